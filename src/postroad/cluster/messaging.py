@@ -223,7 +223,7 @@ class ClusterMessaging:
         """
         self._service.subscribe(
             subject,
-            lambda message: self._handle(message, handler, decoder),
+            lambda message: self._handle(message, handler, decoder),  # type: ignore[arg-type, return-value]
         )
         self.agent.subscribe_datagrams(
             subject, lambda message: self._consume_datagram(message, handler, decoder)

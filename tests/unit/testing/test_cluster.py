@@ -192,7 +192,7 @@ def test_wrong_calls_are_refused(sim: SimCluster) -> None:
         with pytest.raises(UsageError, match="start"):
             act()
     node.start()
-    with pytest.raises(UsageError, match="already"):
+    with pytest.raises(UsageError, match="it is running"):
         node.start()
     with pytest.raises(UsageError, match="with SimCluster"):
         SimCluster(seed=1).run_for(1.0)

@@ -1,4 +1,4 @@
-"""Whole nodes in one process, under virtual time: what a test drives."""
+"""A cluster of whole nodes in one process and in virtual time, driven by a test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class PeriodicCheck:
-    """Something called again and again beside the cluster, until it is cancelled."""
+    """A callback that runs every interval of virtual time, until it is cancelled."""
 
     def __init__(self, loop: SimLoop, interval_s: float, check: Callable[[], object]) -> None:
         self._loop = loop
@@ -35,7 +35,7 @@ class PeriodicCheck:
         self._timer = self._schedule()
 
     def cancel(self) -> None:
-        """Call it no more."""
+        """Stop calling."""
         self._timer.cancel()
 
     def _schedule(self) -> asyncio.TimerHandle:
@@ -48,18 +48,18 @@ class PeriodicCheck:
 
 
 class SimCluster:
-    """A cluster that runs in no time and the same way for the same seed.
+    """A simulated cluster in virtual time, deterministic for each seed.
 
         with SimCluster(seed=7) as sim:
             sim.add("alpha", serve).start()
             sim.run_until(lambda: is_ready(), timeout=30.0, description="alpha is ready")
 
-    Inside of `with`, clocks and chance of this Python process are the simulation's. All nodes share
-    one loop, so `asyncio.all_tasks()` returns the tasks of all of them.
+    Inside `with`, the clocks and random sources of this Python process are simulated. All nodes
+    share one loop, so `asyncio.all_tasks()` returns the tasks of all nodes.
 
     Args:
-        seed: decides everything; or the simulation of a scenario, whose log and time it shares.
-        log_level: records of `logging` from this level on go to the log.
+        seed: determines the run; or the simulation of a scenario, whose log and time it shares.
+        log_level: records of `logging` from this level on are written to the log.
         callbacks_per_moment_max: more callbacks without time passing are a LivenessFailure.
     """
 
@@ -82,18 +82,20 @@ class SimCluster:
         self.simulation.use_clock(self.loop.time, lambda: self.loop.callbacks)
         self.nodes: dict[str, SimNode] = {}
         self._log_level = log_level
-        # Processes that are no more; what they left must not be closed before the end.
+        # Killed processes; their coroutines are closed at the end of the run.
         self._killed: list[SimProcess] = []
         self._stack = ExitStack()
         self._is_open = False
 
-    # Life.
+    # Lifecycle.
 
     def __enter__(self) -> Self:
         if asyncio._get_running_loop() is not None:
-            raise UsageError("an event loop runs here already: use SimCluster in plain functions")
-        surroundings = simulated_environment(self.loop, self.simulation.rng_for("surroundings"))
-        self._stack.enter_context(surroundings)
+            raise UsageError(
+                "cannot use SimCluster inside a running event loop: use it in plain functions"
+            )
+        environment = simulated_environment(self.loop, self.simulation.rng_for("surroundings"))
+        self._stack.enter_context(environment)
         handler = _LogHandler(self.loop, self._log_level)
         root, level = logging.getLogger(), logging.getLogger().level
         root.addHandler(handler)
@@ -118,21 +120,21 @@ class SimCluster:
             self.loop.raise_failure()
 
     def _collect_unretrieved_errors(self) -> None:
-        """Tasks that failed and that nobody asked tell so when they are forgotten."""
+        """Collect failed tasks: asyncio reports errors that were never retrieved."""
         for process in [
             *(node.process for node in self.nodes.values() if node.is_running),
             self.loop.own,
         ]:
-            process.forget_finished()
+            process.release_finished()
         gc.collect()
 
     def _dispose(self) -> None:
-        """Forget everything that still runs; nothing of it has any effect."""
+        """Kill all processes and close their coroutines, without any effect."""
         running = [node.process for node in self.nodes.values() if node.is_running]
         processes = [*self._killed, *running, self.loop.own]
         for process in processes:
             self.loop.kill(process)
-        # What the ends of coroutines begin belongs to this loop, and is disposed of with them.
+        # Tasks that closing coroutines create belong to this loop, and are closed with them.
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self.loop)
         try:
@@ -143,7 +145,7 @@ class SimCluster:
         self.loop.close()
 
     def kill_process(self, process: SimProcess) -> None:
-        """Let nothing of a process run any more."""
+        """Kill a process: none of its callbacks runs any more."""
         if not process.is_dead:
             self.loop.kill(process)
             self._killed.append(process)
@@ -156,7 +158,7 @@ class SimCluster:
         return self.loop.network
 
     def add(self, name: str, program: NodeProgram) -> SimNode:
-        """A node with a machine of its own; it does nothing before it is started."""
+        """Add a node with its own host and disk; start() runs it."""
         host = self.network.add_host(name)
         disk = SimDisk(self.simulation.rng_for(f"disk of {name}"))
         node = self.nodes[name] = SimNode(self, host, program, disk)
@@ -170,7 +172,7 @@ class SimCluster:
         return self.loop.time()
 
     def run_for(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let virtual time pass."""
         self._check_open()
         self.loop.advance(self.now + seconds)
 
@@ -207,11 +209,11 @@ class SimCluster:
         return self.now - started
 
     def call_later(self, seconds: float, act: Callable[[], object]) -> asyncio.TimerHandle:
-        """Have the test do something in so many seconds, beside the cluster."""
+        """Call a function of the test after so many seconds of virtual time."""
         return self.loop.call_later(seconds, act, context=self.loop.own.context.copy())
 
     def call_every(self, seconds: float, check: Callable[[], object]) -> PeriodicCheck:
-        """Call something again and again beside the cluster; what it raises fails the run."""
+        """Call a function of the test every so many seconds; an exception of it fails the run."""
         return PeriodicCheck(self.loop, seconds, check)
 
     # Tasks of the test.
@@ -219,10 +221,7 @@ class SimCluster:
     def spawn(
         self, coroutine: Coroutine[Any, Any, T], node: SimNode | None = None
     ) -> asyncio.Task[T]:
-        """Run a coroutine beside the cluster, or in the process of a node.
-
-        If it raises, the run fails.
-        """
+        """Start a coroutine of the test or of a node's process; an exception fails the run."""
         task = self._create_task(coroutine, node)
         task.add_done_callback(self._on_spawned_done)
         return task
@@ -234,7 +233,11 @@ class SimCluster:
         *,
         timeout: float = 600.0,
     ) -> T:
-        """Run a coroutine to its end and return its result; everything else runs meanwhile."""
+        """Run a coroutine and return its result; the cluster runs meanwhile.
+
+        Raises:
+            LivenessFailure: it did not finish within `timeout` seconds of virtual time.
+        """
         self._check_open()
         task = self._create_task(coroutine, node)
         task.add_done_callback(lambda _: self.loop.stop(), context=self.loop.own.context.copy())
@@ -244,7 +247,7 @@ class SimCluster:
                 self.loop.run_until_time(deadline)
         except BaseException:
             if task.done() and not task.cancelled():
-                task.exception()  # It counts as seen: the run has failed already.
+                task.exception()  # Mark it as retrieved: the run has failed already.
             raise
         if not task.done():
             name = getattr(coroutine, "__qualname__", repr(coroutine))
@@ -264,7 +267,7 @@ class SimCluster:
     # Errors.
 
     def _on_unhandled(self, context: dict[str, Any]) -> None:
-        """An exception that nobody handled: the run has crashed."""
+        """Fail the run because of an unhandled exception."""
         process = self.loop.current_process
         error = context.get("exception")
         message = str(context.get("message", "unhandled exception"))
@@ -285,21 +288,23 @@ class SimCluster:
 
     def _check_open(self) -> None:
         if not self._is_open:
-            raise UsageError("use `with SimCluster(...) as sim:` and drive it inside")
+            raise UsageError(
+                "the SimCluster is not open: use it inside `with SimCluster(...) as sim:`"
+            )
 
     def __repr__(self) -> str:
         return f"<SimCluster seed {self.seed}, {len(self.nodes)} nodes, {self.now:.6f} s>"
 
 
 class _LogHandler(logging.Handler):
-    """Writes records of `logging` to the log of the run, with the node they come from."""
+    """Writes records of `logging` to the log of the run, with their node."""
 
     def __init__(self, loop: SimLoop, level: int) -> None:
         super().__init__(level)
         self._loop = loop
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
+        """Write a record to the log."""
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"

@@ -257,7 +257,7 @@ def test_wrong_faults_are_refused(pair: Pair) -> None:
         pair.network.partition("alpha", "nobody")
     with pytest.raises(ConfigError, match="more than 0"):
         pair.network.slow_reader("alpha", 0)
-    with pytest.raises(UsageError, match="already"):
+    with pytest.raises(UsageError, match="in use"):
         pair.sim.add("alpha", pair._serve)
 
 

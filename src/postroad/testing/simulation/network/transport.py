@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from postroad.testing.simulation.network.server import MemoryServer
 
 _READ_BYTES_MAX = 256 * 1024
-# A host that reads slowly reads so often.
+# How often a host with a read rate reads.
 _SLOW_READ_S = 0.05
 _HIGH_WATER_BYTES = 64 * 1024
 
 
 def reset_error() -> ConnectionResetError:
-    """What the system says of a connection that the peer reset."""
+    """Return the error of the system for a connection that the peer reset."""
     return ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end of a connection.
+    """One end of a simulated TCP connection.
 
-    `on_...`, `break_off`, `end_by_kernel` and `vanish` are for the network, which calls them from
-    outside of the process; everything else happens within it.
+    The network calls `on_...`, `reset_by_kernel`, `close_by_kernel` and `power_off` from outside
+    the process; all other methods run in the process.
     """
 
     incoming: Pipe
@@ -72,42 +72,42 @@ class MemoryTransport(asyncio.Transport):
         self._is_write_scheduled = False
         self._is_eof_requested = False
         self._is_end_sent = False
-        # Set when `connection_lost` is planned; and when the socket is closed.
+        # Set when `connection_lost` is scheduled; and when the socket is closed.
         self._is_lost = False
-        self.is_gone = False
-        # Whether the protocol has been told of the connection.
+        self.is_socket_closed = False
+        # Whether `connection_made` has been called.
         self._is_connection_made = False
         host.sockets[self] = None
 
-    # Life.
+    # Lifecycle.
 
-    def begin(self, protocol: asyncio.BaseProtocol, ready: asyncio.Future[None] | None) -> None:
-        """Tell the protocol of the connection, then read; `ready` is done after that."""
+    def start(self, protocol: asyncio.BaseProtocol, ready: asyncio.Future[None] | None) -> None:
+        """Call `connection_made`, start reading, then complete `ready`."""
         self._protocol = protocol
         self._call_soon(self._on_connection_made)
         self._call_soon(self._start_reading)
         if ready is not None:
-            self._call_soon(_settle, ready)
+            self._call_soon(_complete, ready)
 
     def _on_connection_made(self) -> None:
         self._is_connection_made = True
         self.get_protocol().connection_made(self)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Have another protocol told from now on."""
+        """Use another protocol from now on."""
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Who is told."""
+        """Return the current protocol."""
         assert self._protocol is not None
         return self._protocol
 
     def is_closing(self) -> bool:
-        """Whether it is closed or about to be."""
+        """Whether the transport is closed or closing."""
         return self._is_closing
 
     def close(self) -> None:
-        """Read no more, write what is buffered, then close."""
+        """Stop reading, write the buffer, then close."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -115,7 +115,7 @@ class MemoryTransport(asyncio.Transport):
             self._lose(None)
 
     def abort(self) -> None:
-        """Close at once; what is buffered is lost."""
+        """Close at once and drop the buffer."""
         self._lose(None)
 
     def _lose(self, error: Exception | None) -> None:
@@ -128,7 +128,7 @@ class MemoryTransport(asyncio.Transport):
 
     def _report_loss(self, error: Exception | None) -> None:
         if self._protocol is not None and not self._is_connection_made:
-            # It is reset before its process got to run: that is told of the connection first.
+            # The connection was reset before `connection_made`, which must come first.
             self._call_soon(self._report_loss, error)
             return
         if isinstance(error, OSError):
@@ -143,10 +143,10 @@ class MemoryTransport(asyncio.Transport):
                 self._server.on_transport_closed(self)
 
     def _close_socket(self) -> None:
-        """Close as the kernel does: a peer whose data nobody read is told by a reset."""
-        if self.is_gone:
+        """Close as the kernel does: with a reset if received data was not read."""
+        if self.is_socket_closed:
             return
-        self.is_gone = True
+        self.is_socket_closed = True
         self._release()
         self._send_end(StreamEnd.RESET if self.incoming.arrived_bytes else StreamEnd.FIN)
 
@@ -167,15 +167,15 @@ class MemoryTransport(asyncio.Transport):
         self.on_readable()
 
     def is_reading(self) -> bool:
-        """Whether what arrives is handed to the protocol."""
+        """Whether received data is passed to the protocol."""
         return not self._is_closing and not self._is_paused
 
     def pause_reading(self) -> None:
-        """Leave what arrives where it is."""
+        """Stop passing received data to the protocol."""
         self._is_paused = True
 
     def resume_reading(self) -> None:
-        """Hand what arrives to the protocol again."""
+        """Pass received data to the protocol again."""
         if self._is_paused and not self._is_closing:
             self._is_paused = False
             self.on_readable()
@@ -198,7 +198,7 @@ class MemoryTransport(asyncio.Transport):
             self._deliver_eof()
 
     def _deliver(self) -> int:
-        """Give the protocol what has arrived; returns how much."""
+        """Pass received data to the protocol; return the number of bytes."""
         size_max = _READ_BYTES_MAX
         if self.host.read_rate is not None:
             size_max = max(1, int(self.host.read_rate * _SLOW_READ_S))
@@ -246,7 +246,7 @@ class MemoryTransport(asyncio.Transport):
             self._loop.call_at(self._next_read, self._read, context=self._context)
 
     def _fail(self, error: BaseException, callback: str) -> None:
-        """The protocol raised: say so, and close."""
+        """Report an exception of the protocol, and close."""
         self._loop.call_exception_handler(
             {
                 "message": f"Fatal error: protocol.{callback}() call failed.",
@@ -260,7 +260,7 @@ class MemoryTransport(asyncio.Transport):
     # Writing.
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send, or buffer what the connection does not take now."""
+        """Send data, and buffer what the connection cannot carry now."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(
                 f"data argument must be a bytes-like object, not {type(data).__name__!r}"
@@ -280,15 +280,15 @@ class MemoryTransport(asyncio.Transport):
             self._pause_protocol()
 
     def writelines(self, list_of_data: Any) -> None:
-        """Write all of them."""
+        """Write a list of data."""
         self.write(b"".join(list_of_data))
 
     def can_write_eof(self) -> bool:
-        """It can."""
+        """Return True."""
         return True
 
     def write_eof(self) -> None:
-        """Say that nothing more comes, after what is buffered; reading goes on."""
+        """Close the sending side after the buffer is written; reading continues."""
         if self._is_closing or self._is_eof_requested:
             return
         self._is_eof_requested = True
@@ -296,15 +296,15 @@ class MemoryTransport(asyncio.Transport):
             self._send_end(StreamEnd.FIN)
 
     def get_write_buffer_size(self) -> int:
-        """Bytes the connection has not taken yet."""
+        """Return the number of buffered bytes."""
         return self._buffered_bytes
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """When the protocol is told to go on, and when to pause."""
+        """Return the low and high water marks."""
         return (self._low_bytes, self._high_bytes)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set when the protocol is told to pause, and when to go on."""
+        """Set the high and low water marks."""
         if high is None:
             high = _HIGH_WATER_BYTES if low is None else 4 * low
         if low is None:
@@ -357,46 +357,46 @@ class MemoryTransport(asyncio.Transport):
     # Called by the network.
 
     def on_readable(self) -> None:
-        """Something arrived, or the end did."""
+        """Handle that data or the end of the stream has arrived."""
         if self.incoming.end is StreamEnd.RESET and (
             self._is_closing or self.get_write_buffer_size()
         ):
-            # What is still to be written cannot be any more.
+            # The buffer cannot be written any more.
             self._call_soon(self._lose, reset_error())
         if self._is_reading_started and not self._is_paused and not self._is_closing:
             self._schedule_read()
 
-    def on_room(self) -> None:
-        """The connection takes more."""
+    def on_capacity(self) -> None:
+        """Handle that the connection can carry more data."""
         if self._buffer and not self._is_write_scheduled:
             self._is_write_scheduled = True
             self._call_soon(self._flush)
 
     def reset_by_kernel(self, error: OSError) -> None:
-        """The kernel gave the connection up; the process hears of it."""
-        if not self.is_gone:
-            self.is_gone = True
+        """Handle that the kernel has reset the connection."""
+        if not self.is_socket_closed:
+            self.is_socket_closed = True
             self._release()
             self._lose(error)
 
     def close_by_kernel(self) -> None:
-        """The process is gone: what it had not handed to the kernel is lost."""
+        """Close because the process ended; data that it had buffered is lost."""
         self._is_closing = self._is_lost = True
         self._close_socket()
 
     def power_off(self) -> None:
-        """The power is gone: nothing is sent any more, nobody is told."""
-        self._is_closing = self._is_lost = self.is_gone = True
+        """Drop everything without notifying process or peer: the host has no power."""
+        self._is_closing = self._is_lost = self.is_socket_closed = True
         self.outgoing.discard_in_flight()
 
     def _call_soon(self, callback: Any, *args: Any) -> None:
         self._loop.call_soon(callback, *args, context=self._context)
 
     def __repr__(self) -> str:
-        state = "closed" if self.is_gone else "closing" if self._is_closing else "open"
+        state = "closed" if self.is_socket_closed else "closing" if self._is_closing else "open"
         return f"<MemoryTransport {self.local} to {self.remote} {state}>"
 
 
-def _settle(future: asyncio.Future[None]) -> None:
+def _complete(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
