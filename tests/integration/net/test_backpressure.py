@@ -241,7 +241,7 @@ async def test_slow_requests_beyond_the_limit_are_all_answered() -> None:
         assert peak == 7
 
 
-async def test_cancelled_handlers_count_until_they_are_over() -> None:
+async def test_cancelled_handlers_count_until_they_finish() -> None:
     """A client that cancels and asks again cannot start more handlers than allowed."""
     limits = {"handlers_running_max": 3, "stop_grace_s": 0.1}
     with Stubborn() as stubborn:

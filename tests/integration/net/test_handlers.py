@@ -76,7 +76,7 @@ async def test_request_with_senseless_arguments_is_refused() -> None:
 
 
 @every_way
-async def test_message_tells_of_its_sender(speech: Speech) -> None:
+async def test_message_names_its_sender(speech: Speech) -> None:
     async with running_pair(speech) as pair:
         pair.gate.open()
         before = asyncio.get_running_loop().time()
@@ -225,7 +225,7 @@ async def test_request_to_a_consumer_fails(speech: Speech) -> None:
 
 @every_way
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_failing_consumer_harms_nobody(
+async def test_failing_one_way_handler_affects_no_other_message(
     speech: Speech, is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_message: RawMessage) -> None:
@@ -240,7 +240,7 @@ async def test_failing_consumer_harms_nobody(
 
 
 @every_way
-async def test_message_nobody_handles_is_counted(
+async def test_one_way_message_without_handler_is_counted(
     speech: Speech, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_pair(speech) as pair:
@@ -256,7 +256,7 @@ async def test_message_nobody_handles_is_counted(
 # Subscribing.
 
 
-async def test_second_subscription_is_refused() -> None:
+async def test_serve_second_handler_of_subject_is_rejected() -> None:
     async with running_pair() as pair:
         with pytest.raises(ConfigError, match="'echo' has a handler"):
             pair.server.serve("echo", lambda _: b"other")
@@ -330,7 +330,7 @@ async def test_late_reply_is_ignored_and_counted(version: int) -> None:
 
 @here_or_there
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
-async def test_caller_that_gives_up_cancels_the_handler(speech: Speech, how: str) -> None:
+async def test_cancelled_caller_cancels_handler(speech: Speech, how: str) -> None:
     async with running_pair(speech) as pair:
         # The second request to a known address and subject takes another way.
         for times in (1, 2):

@@ -94,7 +94,7 @@ async def test_all_end_with_their_connection(dialect: Dialect) -> None:
 
 @both_loops
 @of_all
-async def test_all_end_when_their_time_is_over(dialect: Dialect) -> None:
+async def test_handler_tasks_expire_at_deadline(dialect: Dialect) -> None:
     crowd = Crowd()
     async with (
         make_service(dialect, crowd, handler_timeout_s=0.2) as service,

@@ -28,7 +28,7 @@ ONE_AT_A_TIME = {"handlers_running_max": 1}
 # Requests that wait too long.
 
 
-async def test_requests_whose_time_is_over_never_run() -> None:
+async def test_expired_requests_are_never_handled() -> None:
     loop = asyncio.get_running_loop()
     async with running_pair(server_limits=ONE_AT_A_TIME) as pair:
         with await RawPeer.connect(pair.server.address) as peer:
@@ -83,7 +83,7 @@ async def test_one_way_messages_that_waited_are_handled_however_late() -> None:
 # Failures that are long to tell.
 
 
-async def test_long_error_text_is_cut_to_what_the_client_accepts() -> None:
+async def test_error_text_is_cut_to_limit_of_client() -> None:
     def fail(message: RawMessage) -> bytes:
         raise ValueError(message.payload.decode() * 4_000)
 
@@ -158,7 +158,7 @@ async def test_a_client_that_reads_slowly_but_steadily_is_served() -> None:
         assert server.statistics().protocol_errors_by_kind == {}
 
 
-async def test_a_client_that_reads_nothing_is_given_up() -> None:
+async def test_server_closes_client_that_reads_nothing() -> None:
     replies, total = LargeReplies(), 6
     replies.go.set()
     async with make_service("server", limits={"frame_timeout_s": 0.2}) as server:

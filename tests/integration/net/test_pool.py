@@ -61,7 +61,7 @@ async def test_concurrent_first_users_share_one_dial() -> None:
         assert pair.server.statistics().connections_accepted == 1
 
 
-async def test_a_first_user_that_gives_up_does_not_spoil_the_dial() -> None:
+async def test_pool_cancelled_first_caller_does_not_cancel_dial() -> None:
     go = asyncio.Event()
 
     async def greet_late(peer: RawPeer) -> None:
@@ -200,7 +200,7 @@ async def test_a_failed_connect_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("way", ["request", "send"])
-async def test_waiting_goes_on_until_the_server_is_there(way: str) -> None:
+async def test_wait_for_connection_retries_until_server_listens(way: str) -> None:
     address = unused_address()
     limits = {"backoff_first_s": 0.002, "backoff_max_s": 0.01}
     async with make_service("client", limits=limits) as client:
@@ -240,7 +240,7 @@ async def test_waiting_is_for_connecting_only() -> None:
         assert server.accepted == 1
 
 
-async def test_a_draining_link_is_replaced_while_it_finishes() -> None:
+async def test_draining_connection_is_replaced_while_it_finishes() -> None:
     """The peer said goodbye: new requests take a new connection, the old one is answered."""
     first_request = asyncio.Event()
     leave = asyncio.Event()

@@ -66,7 +66,7 @@ async def test_services_with_one_secret_talk() -> None:
     (SECRET, None, "'client' at 127.0.0.1:.* has none: give it node.secret"),
     (None, SECRET, "'server' at 127.0.0.1:.* has none: give it node.secret"),
 )
-async def test_others_are_refused_and_both_sides_say_why(
+async def test_secret_mismatch_is_rejected_with_reason_on_both_sides(
     server_secret: str | None,
     client_secret: str | None,
     text: str,

@@ -220,7 +220,7 @@ async def test_nothing_is_sent_after_stop() -> None:
         assert not seen
 
 
-async def test_callers_waiting_for_room_are_told() -> None:
+async def test_stop_fails_callers_waiting_for_capacity() -> None:
     async with running_pair(client_limits={"requests_pending_max": 1}) as pair:
         first = asyncio.create_task(pair.ask("hang", timeout=30.0))
         await eventually(lambda: pair.server.statistics().handlers_running == 1)
@@ -280,7 +280,7 @@ async def test_context_manager_stops_after_an_error() -> None:
 
 
 @pytest.mark.parametrize("advertise", ["localhost:0", "localhost:1234", "127.0.0.2:0"])
-async def test_advertised_address_is_what_others_see(advertise: str) -> None:
+async def test_advertised_address_is_visible_to_peers(advertise: str) -> None:
     seen: list[RawMessage] = []
     async with running_pair() as pair:
         pair.server.serve("note", seen.append)
@@ -323,7 +323,7 @@ def listening_ports() -> set[int]:
 
 @both_loops
 @pytest.mark.parametrize("kind", [MessagingService, DatagramService])
-async def test_what_is_stopped_while_it_starts_never_runs(
+async def test_service_stopped_during_start_never_runs(
     kind: type[MessagingService] | type[DatagramService],
 ) -> None:
     # Datagram sockets can be opened again, so a stop before the start means nothing to them.

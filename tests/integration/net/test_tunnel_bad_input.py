@@ -57,7 +57,7 @@ async def check_that_others_live(pair: TunnelPair) -> None:
 
 
 @bad_frames
-async def test_what_a_client_may_not_send(kind: str) -> None:
+async def test_tunnel_client_frame_not_allowed_closes_connection(kind: str) -> None:
     data, code = BAD[kind]
     async with running_tunnels() as pair:
         bystander, _ = await pair.open()
@@ -75,7 +75,7 @@ async def test_what_a_client_may_not_send(kind: str) -> None:
 
 
 @bad_frames
-async def test_what_a_server_may_not_send(kind: str) -> None:
+async def test_tunnel_server_frame_not_allowed_closes_connection(kind: str) -> None:
     data, code = BAD[kind]
     said: list[int] = []
 
@@ -116,7 +116,7 @@ async def test_flags_that_change_nothing_do_no_harm() -> None:
 
 
 @both_loops
-async def test_what_comes_with_a_clients_hello_is_not_lost() -> None:
+async def test_tunnel_messages_with_client_hello_are_received() -> None:
     async with running_tunnels() as pair:
         with await raw_tunnel(pair.server.address, NEWS, BULK, NEWS) as peer:
             user = pair.server_users.last
@@ -131,7 +131,7 @@ async def test_what_comes_with_a_clients_hello_is_not_lost() -> None:
 
 
 @both_loops
-async def test_what_comes_with_a_servers_hello_is_not_lost() -> None:
+async def test_tunnel_messages_with_server_hello_are_received() -> None:
     async def speak_first(peer: RawPeer) -> None:
         await serve_raw_tunnel(peer, NEWS, BULK, NEWS)
         await asyncio.Event().wait()

@@ -152,7 +152,7 @@ async def test_before_the_hello_only_small_frames_are_taken(kind: int) -> None:
 
 
 @both_loops
-async def test_a_connection_that_ends_gives_back_what_it_held() -> None:
+async def test_unfinished_frames_closed_connection_releases_memory() -> None:
     dialect = Version3()
     async with server(dialect) as service:
         async with AsyncExitStack() as stack:

@@ -112,7 +112,7 @@ async def test_events_are_written_down() -> None:
         assert (broker.calls, broker.events) == ([], [])
 
 
-async def test_stubs_return_raise_and_answer() -> None:
+async def test_stub_returns_raises_or_calls_side_effect() -> None:
     async with TestBroker(Shop()) as broker:
         broker.stub("mail.send", return_value={"ok": True})
         assert await broker.call("mail.send") == {"ok": True}
@@ -166,7 +166,7 @@ async def test_settle_waits_for_events_of_events_and_durable_ones() -> None:
         assert len(broker.events_named("shop.noted")) == 2
 
 
-async def test_settle_tells_what_went_wrong() -> None:
+async def test_wait_for_handlers_raises_handler_error() -> None:
     async with TestBroker(Shop()) as broker:
         await broker.emit("shop.broken")
         with pytest.raises(ValueError, match="broken"):

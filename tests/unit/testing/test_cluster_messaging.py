@@ -101,7 +101,7 @@ def test_peer_that_restarts_is_found_again(town: Town) -> None:
     assert town.ask() == b"hello"
 
 
-def test_stopped_peer_finishes_what_it_began(town: Town) -> None:
+def test_stop_of_peer_finishes_running_requests(town: Town) -> None:
     alpha, beta = town.nodes
     request = town.services["alpha"].request("beta:7000", "slow", b"late")
     task = town.sim.spawn(request, alpha)
@@ -300,7 +300,7 @@ def test_a_killed_peer_and_one_without_power(tunnel_town: TunnelTown) -> None:
         tunnel_town.open()
 
 
-def test_a_paused_peer_is_given_up(tunnel_town: TunnelTown) -> None:
+def test_tunnel_paused_peer_is_disconnected(tunnel_town: TunnelTown) -> None:
     near, far = tunnel_town.open()
     tunnel_town.core.pause()
     tunnel_town.sim.run_for(4.0)

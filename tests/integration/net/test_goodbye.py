@@ -70,7 +70,7 @@ async def test_transient_request_waits_for_a_server_that_starts_later() -> None:
             await eventually(lambda: client.statistics().dialed == 0)
 
 
-async def test_transient_request_that_waits_tells_why_it_gave_up() -> None:
+async def test_exclusive_request_timeout_names_last_failure() -> None:
     async with make_service("client", limits={"backoff_first_s": 0.01}) as client:
         with pytest.raises(ReplyTimeoutError, match="the last attempt: cannot connect") as caught:
             await client.request(
@@ -83,7 +83,7 @@ async def test_transient_request_that_waits_tells_why_it_gave_up() -> None:
 # A server that stops.
 
 
-async def test_requests_not_read_yet_are_told_that_the_server_stops() -> None:
+async def test_goodbye_unread_requests_get_stopping_reply() -> None:
     """A few are at work, some are in the server's memory, most in the socket."""
     total, at_work = 500, 4
     async with running_pair(
@@ -165,7 +165,7 @@ async def test_a_server_that_stops_under_load_leaves_no_doubt() -> None:
 
 
 @pytest.mark.parametrize("who", ["client", "server"])
-async def test_stop_goes_on_when_its_caller_is_cancelled(who: str) -> None:
+async def test_stop_continues_when_caller_is_cancelled(who: str) -> None:
     async with nothing_left(), running_pair() as pair:
         (request,) = await pair.begin()
         service = pair.client if who == "client" else pair.server

@@ -177,7 +177,7 @@ def test_idle_connections_outlive_a_partition_and_datagrams_do_not(pair: Pair) -
     assert pair.mailboxes["beta"].received == [b"0", b"1"]
 
 
-def test_connecting_waits_for_the_end_of_a_partition_or_gives_up_like_a_kernel(pair: Pair) -> None:
+def test_connect_during_partition_waits_or_times_out(pair: Pair) -> None:
     pair.network.partition({"alpha"}, {"beta"})
     task = pair.sim.spawn(pair.dial(), pair.alpha)
     pair.sim.run_for(20.0)
@@ -207,7 +207,7 @@ def test_cancelled_connect_is_closed_at_the_other_side(pair: Pair) -> None:
     assert not pair.alpha.process.host.dialed._taken
 
 
-def test_reset_breaks_both_ends_and_delay_is_what_was_asked_for(pair: Pair) -> None:
+def test_reset_connections_breaks_both_ends_after_set_delay(pair: Pair) -> None:
     near, far = pair.connect()
     local, _ = pair.connect(to="alpha")
     assert pair.network.reset_connections("beta", "alpha") == 1
@@ -274,7 +274,7 @@ def test_slow_reader_reads_no_faster(pair: Pair) -> None:
     assert near.told == ["pause", "resume"]
 
 
-def test_paused_process_takes_what_arrived_when_it_goes_on(pair: Pair) -> None:
+def test_paused_process_reads_data_after_resume(pair: Pair) -> None:
     near, far = pair.connect()
     pair.beta.pause()
     near.transport.write(bytes(1_000_000))
@@ -291,7 +291,7 @@ def test_paused_process_takes_what_arrived_when_it_goes_on(pair: Pair) -> None:
     assert later.losses == near.losses == []
 
 
-def test_a_paused_process_takes_what_arrived_up_to_its_buffer(pair: Pair) -> None:
+def test_paused_process_reads_datagrams_up_to_buffer(pair: Pair) -> None:
     pair.beta.pause()
     for _ in range(100):
         pair.mailboxes["alpha"].transport.sendto(bytes(10_000), (pair.beta.host, PORT))
@@ -309,7 +309,7 @@ def test_a_paused_process_takes_what_arrived_up_to_its_buffer(pair: Pair) -> Non
     assert pair.accepted == []
 
 
-def test_kernel_closes_what_a_killed_process_had(pair: Pair) -> None:
+def test_killed_process_sockets_are_closed_by_kernel(pair: Pair) -> None:
     near, far = pair.connect()
     far.transport.write(b"last words")
     pair.beta.kill()
@@ -449,7 +449,7 @@ def test_only_own_addresses_can_be_bound_and_every_host_has_one(pair: Pair) -> N
         socket.inet_aton(host.address)
 
 
-def test_log_tells_of_connections_and_faults(pair: Pair) -> None:
+def test_log_has_connections_and_faults(pair: Pair) -> None:
     pair.connect()
     pair.network.partition({"alpha"}, {"beta"}, one_way=True)
     pair.network.heal()

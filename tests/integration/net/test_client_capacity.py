@@ -35,7 +35,7 @@ class SlowReader:
             await asyncio.sleep(0)
 
 
-async def test_cancelling_everybody_leaves_a_link_that_works() -> None:
+async def test_client_capacity_all_waiters_cancelled_connection_works() -> None:
     """Those in flight free slots for those in line, who are being cancelled as well."""
     errors = collect_loop_errors()
     async with running_pair(client_limits={"requests_pending_max": 4}) as pair:
@@ -119,7 +119,7 @@ async def test_a_sender_that_needs_no_slot_passes_its_turn_on(senders: int) -> N
         assert seen == [b"%d" % it for it in range(senders)]
 
 
-async def test_newcomers_do_not_overtake_those_who_waited_for_the_dial() -> None:
+async def test_pool_new_callers_do_not_overtake_waiters_of_dial() -> None:
     """Tasks that start while the first connection opens are sent in the order they started."""
     got: list[int] = []
     async with MessagingService("order", "server") as server:

@@ -47,7 +47,7 @@ async def test_either_end_may_close(is_client: bool) -> None:
 
 
 @both_loops
-async def test_closing_at_once_or_again_is_told_once() -> None:
+async def test_transport_closed_twice_reports_one_loss() -> None:
     async with running_tunnels() as pair, nothing_left():
         near, far = await pair.open()
         near.tunnel.close("had enough")
@@ -65,7 +65,7 @@ async def test_closing_at_once_or_again_is_told_once() -> None:
 
 
 @both_loops
-async def test_what_was_posted_before_closing_arrives() -> None:
+async def test_tunnel_messages_sent_before_close_arrive() -> None:
     """Also what the other end posts before it hears of it; closing at once would lose both."""
     async with running_tunnels() as pair:
         near, far = await pair.open()
@@ -220,7 +220,7 @@ async def freeze(peer: RawPeer) -> None:
     await asyncio.Event().wait()
 
 
-async def test_frozen_peer_is_given_up() -> None:
+async def test_frozen_peer_is_disconnected() -> None:
     async with (
         RawServer(freeze) as server,
         running_tunnels(client_limits=BEATING, server_limits=BEATING) as pair,
@@ -242,7 +242,7 @@ async def test_two_quiet_ends_keep_each_other_alive() -> None:
         assert near.reasons == far.reasons == []
 
 
-async def test_a_peer_that_talks_but_never_reads_is_given_up() -> None:
+async def test_tunnel_peer_that_never_reads_is_disconnected() -> None:
     """Its heartbeats say that it lives; what waits for it would be kept for ever."""
     limits = {"frame_timeout_s": 0.3, "write_buffer_bytes_max": 16 * KIB}
     async with running_tunnels(server_limits=limits) as pair:

@@ -69,7 +69,7 @@ async def test_a_node_that_accepts_none_takes_no_tunnels() -> None:
         await eventually(lambda: pair.server.statistics().accepted == 0)
 
 
-async def test_either_side_tells_why_it_refuses() -> None:
+async def test_tunnel_rejection_of_either_side_has_reason() -> None:
     async with running_tunnels() as pair, nothing_left():
         error = await refusal_of(pair.client.tunnels.open(pair.server.address, refuse))
         assert "domain 'x' is known here already" in str(error)
@@ -130,7 +130,7 @@ async def test_another_node_than_the_expected_one() -> None:
             await pair.client.tunnels.open(pair.server.address, pair.users, peer="core-2")
 
 
-async def test_a_namesake_and_another_cluster() -> None:
+async def test_tunnel_duplicate_name_or_other_cluster_is_rejected() -> None:
     async with running_tunnels() as pair:
         async with make_service("core-1") as namesake:
             with pytest.raises(DuplicateNamePeerError):
@@ -156,7 +156,7 @@ async def test_a_node_of_an_older_version() -> None:
 # Openings that fail.
 
 
-async def test_opening_to_nobody_fails() -> None:
+async def test_tunnel_open_without_listener_fails() -> None:
     async with running_tunnels() as pair, blackhole() as hole:
         address = unused_address()
         with pytest.raises(ConnectError) as caught:
@@ -190,7 +190,7 @@ async def test_a_peer_that_never_takes_the_tunnel(timeout: float | None) -> None
         await eventually(lambda: pair.client.statistics().dialed == 0)
 
 
-async def test_whoever_gives_up_leaves_nothing() -> None:
+async def test_tunnel_open_cancelled_leaves_no_connection() -> None:
     async with running_tunnels() as pair, nothing_left():
         opening = asyncio.create_task(pair.client.tunnels.open(pair.server.address, pair.users))
         await asyncio.sleep(0)
@@ -201,7 +201,7 @@ async def test_whoever_gives_up_leaves_nothing() -> None:
         assert pair.client.statistics().dialed == 0
 
 
-async def test_whoever_gives_up_in_the_last_moment_leaves_nothing() -> None:
+async def test_tunnel_open_cancelled_at_acceptance_leaves_no_connection() -> None:
     async with running_tunnels() as pair, nothing_left():
         users = Recorders()
 
@@ -264,7 +264,7 @@ async def test_settings_are_checked() -> None:
         pair.server.set_hello_role("r" * 255, "z" * 255)
 
 
-async def test_everybody_is_told_the_part_and_nobody_else_of_a_tunnel() -> None:
+async def test_hello_role_is_sent_to_all_and_tunnel_flag_to_tunnels() -> None:
     async with running_tunnels() as pair:
         await pair.open()
         pair.server.set_hello_membership(True)

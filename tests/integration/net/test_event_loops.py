@@ -52,7 +52,7 @@ async def test_requests_are_answered_or_fail_and_stop_lets_them_finish(speech: S
 
 @both_loops
 @raw_versions
-async def test_lost_connections_and_full_buffers_are_told(version: int) -> None:
+async def test_tunnel_lost_and_writable_callbacks(version: int) -> None:
     async def take_and_reset(peer: RawPeer) -> None:
         await peer.greet()
         await peer.read_request()
