@@ -261,7 +261,9 @@ class MessagingService(Lifecycle):
         """Read the certificate files again; new connections use them."""
         self._check_running()
         if self._tls is None:
-            raise UsageError(f"cannot reload TLS of service {self.name!r}: it was created without")
+            raise UsageError(
+                f"cannot reload certificates of service {self.name!r}: it was created without TLS"
+            )
         client_tls = self._tls.client_context()
         await self._acceptor.reload_tls()
         self._pool.tls = client_tls
