@@ -138,7 +138,7 @@ class Crowd:
         return sum(it.packets_sent for it in counters), sum(it.bytes_sent for it in counters)
 
     def _wait(self, holds: Callable[[], object], claim: str, every: float = LOOK_S) -> float:
-        return self.sim.run_until(holds, within=LONGEST_S, claim=claim, every=every)
+        return self.sim.run_until(holds, timeout=LONGEST_S, description=claim, poll_interval=every)
 
 
 def _is_trusted(agent: ClusterAgent, name: str) -> bool:

@@ -16,7 +16,7 @@ async def main() -> None:
         MessagingService("example", "alpha") as alpha,
         MessagingService("example", "beta") as beta,
     ):
-        beta.subscribe("echo", echo)
+        beta.serve("echo", echo)
         reply = await alpha.request(beta.address, "echo", b"Is anybody there?", timeout=2.0)
         print(f"alpha got the reply: {reply.decode()}")
 

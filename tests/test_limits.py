@@ -119,7 +119,7 @@ PROOFS = {
         "test_the_cap_closes_the_connection_unused_for_longest",
     ),
     "Limits.frame_bytes_max": (
-        "integration/net/test_answered_failures.py",
+        "integration/net/test_error_replies.py",
         "test_message_too_large_is_not_sent",
     ),
     "Limits.handlers_running_max": (

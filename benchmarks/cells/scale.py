@@ -134,7 +134,9 @@ class Mesh:
     def _restart(self, name: str) -> None:
         node = self.sim.nodes[name]
         node.stop()
-        self.sim.run_until(lambda: not node.is_running, within=LONGEST_S, claim=f"{name} ends")
+        self.sim.run_until(
+            lambda: not node.is_running, timeout=LONGEST_S, description=f"{name} ends"
+        )
         self._sent_before[name] += self.domains.pop(name).propagator.bytes_sent
         self.sim.run_for(ABSENCE_S)
         node.start()
@@ -142,7 +144,10 @@ class Mesh:
 
     def _settle(self) -> None:
         self.sim.run_until(
-            self.is_right, within=LONGEST_S, claim="all tables are right", every=LOOK_S
+            self.is_right,
+            timeout=LONGEST_S,
+            description="all tables are right",
+            poll_interval=LOOK_S,
         )
 
     def _measure(self, act: Callable[[], None]) -> Phase:

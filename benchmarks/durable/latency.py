@@ -72,7 +72,7 @@ def run_receiver(announce: Announce, scratch: Path, loop: str) -> None:
         async with mail_node(scratch, "receiver", directory) as mail:
             await mail.consume(QUEUE, handle)
 
-            mail.service.subscribe(
+            mail.service.serve(
                 "benchmark.meet",
                 lambda message: directory.set("sender", message.payload.decode()),
             )

@@ -87,7 +87,7 @@ def run_responder(announce: Announce, job: Job) -> None:
     async def work() -> None:
         directory = StaticDirectory()
         async with mail_node(job.scratch, RESPONDER, directory) as mail, Flows(mail, [pong]):
-            mail.service.subscribe(
+            mail.service.serve(
                 MEETING, lambda message: directory.set(INITIATOR, message.payload.decode())
             )
             announce(str(mail.service.address))

@@ -76,7 +76,7 @@ async def _serve(announce: Announce, data: str, is_watched: bool) -> None:
         "admin": {"bind": "127.0.0.1:0"},
     }
     async with Node(msgspec.convert(said, NodeConfig), App()) as node:
-        node.service.subscribe("echo", _echo)
+        node.service.serve("echo", _echo)
         address = str(node.service.address)
         if not is_watched:
             announce((address, "", ""))

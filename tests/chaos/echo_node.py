@@ -26,8 +26,8 @@ async def slow(message: RawMessage) -> bytes:
 
 async def serve(port: int) -> None:
     service = MessagingService(CLUSTER, "server", bind=f"127.0.0.1:{port}", limits=LIMITS)
-    service.subscribe("echo", lambda message: message.payload)
-    service.subscribe("slow", slow)
+    service.serve("echo", lambda message: message.payload)
+    service.serve("slow", slow)
     async with service:
         say(str(service.address))
         loop = asyncio.get_running_loop()

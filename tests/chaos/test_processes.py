@@ -186,7 +186,9 @@ async def test_server_killed_in_mid_flight_fails_what_it_had_and_may_come_back()
             await client.request(server.address, "echo", timeout=LONG_S)
         assert refused.value.outcome is Outcome.NOT_SENT
         waiting = asyncio.create_task(
-            client.request(server.address, "echo", b"back", timeout=LONG_S, wait=True)
+            client.request(
+                server.address, "echo", b"back", timeout=LONG_S, wait_for_connection=True
+            )
         )
         alive.append(await Server.listen(server.address.port))
         assert await waiting == b"back"

@@ -230,7 +230,7 @@ async def test_server_slow_handler_does_not_count_as_silence() -> None:
             await done.wait()
             return b"done"
 
-        client.server.subscribe("slow", slow)
+        client.server.serve("slow", slow)
         await client.ask(SETUP, setup_request(1500, payload=False))
         client.peer.send(ZEEBE.request(100, "slow"))
         await client.beats_for(20)

@@ -220,7 +220,7 @@ async def test_services_that_are_slow_or_quiet_stay_connected(dialect: Dialect) 
             node("server", limits, dialect) as server,
             node("client", BEATING, dialect) as client,
         ):
-            server.subscribe("slow", slow)
+            server.serve("slow", slow)
             calls = [client.request(server.address, "slow", timeout=LONG_S) for _ in range(3)]
             assert await asyncio.gather(*calls) == [b"done"] * 3
             await asyncio.sleep(20)

@@ -68,7 +68,7 @@ async def expect_refused(client: MessagingService, server: MessagingService) -> 
 async def test_mutual_tls(authority: Authority) -> None:
     seen: list[str | None] = []
     async with node("alpha", authority.tls("alpha")) as alpha:
-        alpha.subscribe("who", lambda message: seen.append(message.peer))
+        alpha.serve("who", lambda message: seen.append(message.peer))
         async with node("beta", authority.tls("beta")) as beta:
             assert await beta.request(alpha.address, "echo", b"hello") == b"hello"
             big = bytes(range(256)) * 8192

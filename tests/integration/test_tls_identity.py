@@ -42,7 +42,7 @@ def peers_of(service: MessagingService) -> list[str | None]:
         peers.append(message.peer)
         return b""
 
-    service.subscribe("who", who)
+    service.serve("who", who)
     return peers
 
 
@@ -314,8 +314,8 @@ async def test_without_a_certificate_nobody_gets_a_tunnel(authority: Authority) 
         node("core-1", authority.tls("core-1", is_mutual=False)) as server,
         raw_client(server.address, authority.client_context()) as peer,
     ):
-        server.introduce("core", None)
-        server.accept_tunnels(users)
+        server.set_hello_role("core", None)
+        server.tunnels.accept(users)
         peer.send(dialect.opening(), dialect.hello(name="core-2", role="core", is_tunnel=True))
         assert b"only for nodes that show a certificate" in await peer.until_closed()
         assert users.all == []

@@ -24,10 +24,10 @@ async def test_messages_both_ways(authority: Authority) -> None:
         node("core-1", authority.tls("core-1")) as server,
         node("satellite-1", authority.tls("satellite-1")) as client,
     ):
-        server.introduce("core", "north")
+        server.set_hello_role("core", "north")
         users, server_users = Recorders(), Recorders()
-        server.accept_tunnels(server_users)
-        tunnel = await client.open_tunnel(server.address, users, peer="core-1")
+        server.tunnels.accept(server_users)
+        tunnel = await client.tunnels.open(server.address, users, peer="core-1")
         payload = bytes(range(256)) * 8_000
         near, far = users.last, server_users.last
         for user in (near, far):
@@ -56,11 +56,11 @@ async def test_end_under_a_name_that_its_certificate_does_not_have_is_refused(
         node("core-1", authority.tls(server_certificate)) as server,
         node("satellite-1", authority.tls(client_certificate)) as client,
     ):
-        server.introduce("core", None)
+        server.set_hello_role("core", None)
         users, server_users = Recorders(), Recorders()
-        server.accept_tunnels(server_users)
+        server.tunnels.accept(server_users)
         with pytest.raises(ConnectionClosedError, match="has a certificate for somebody") as caught:
-            await client.open_tunnel(server.address, users, peer="core-1")
+            await client.tunnels.open(server.address, users, peer="core-1")
         assert caught.value.retryable is False
         assert users.all == []
         if client_certificate == "somebody":
@@ -72,10 +72,10 @@ async def test_no_tunnel_without_a_common_root(authority: Authority, tmp_path: P
         node("core-1", authority.tls("core-1")) as server,
         node("satellite-1", Authority(tmp_path).tls("satellite-1")) as client,
     ):
-        server.introduce("core", None)
+        server.set_hello_role("core", None)
         users = Recorders()
-        server.accept_tunnels(users)
+        server.tunnels.accept(users)
         with pytest.raises(MessagingError):
-            await client.open_tunnel(server.address, users)
+            await client.tunnels.open(server.address, users)
         assert users.all == []
         assert client.statistics().dialed == 0

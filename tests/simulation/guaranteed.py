@@ -166,7 +166,7 @@ class World:
             self._begin(trouble, self.hosts[trouble.host])
         self._heal()
         claim = "everything is handled"
-        self.sim.run_until(self._is_over, within=QUIET_S, claim=claim, every=0.25)
+        self.sim.run_until(self._is_over, timeout=QUIET_S, description=claim, poll_interval=0.25)
         self.sim.run_for(10.0)
         self.check()
 

@@ -27,8 +27,8 @@ def publish_many(mesh: Mesh, domain: str) -> None:
 def await_loss(mesh: Mesh, one: str, other: str) -> None:
     mesh.sim.run_until(
         lambda: other not in mesh.domains[one].links.by_domain,
-        within=10.0,
-        claim=f"{one} has given {other} up",
+        timeout=10.0,
+        description=f"{one} has given {other} up",
     )
     mesh.sim.run_for(1.0)
 

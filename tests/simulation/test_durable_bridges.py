@@ -71,7 +71,9 @@ def test_bridge_dies_and_node_lives() -> None:
         carrier = BridgeProcess(pair, "carrier")
         carrier.node.start()
         holders = pair.alpha.disk.holders
-        sim.run_until(lambda: "bridge" in holders, within=DELIVERY_S, claim="the bridge runs")
+        sim.run_until(
+            lambda: "bridge" in holders, timeout=DELIVERY_S, description="the bridge runs"
+        )
         pair.post("a", "b")
         carrier.kill()
         pair.post("c")
@@ -95,7 +97,7 @@ def test_node_dies_and_bridge_lives() -> None:
         pair.await_handled("a", "b", "c")
 
         pair.alpha.start()
-        sim.run_until(lambda: pair.alpha.is_ready, within=DELIVERY_S, claim="alpha is back")
+        sim.run_until(lambda: pair.alpha.is_ready, timeout=DELIVERY_S, description="alpha is back")
         pair.post("d")
         pair.await_handled("a", "b", "c", "d")
 

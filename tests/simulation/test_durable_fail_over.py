@@ -92,8 +92,8 @@ def tell_story(seed: int) -> None:
         shop.disk.fail_over(copy)
         sim.run_until(
             lambda: len(shop.rows("SELECT DISTINCT number FROM handled")) == ORDERS,
-            within=60.0,
-            claim="all orders are handled",
+            timeout=60.0,
+            description="all orders are handled",
         )
         sim.run_for(2.0)
         handled = sorted(number for (number,) in shop.rows("SELECT number FROM handled"))

@@ -23,7 +23,7 @@ class Relay:
         self.sim = sim
         self.machine = Machine(sim, "solo", config, ("in", "out"), self._serve)
         self.machine.start()
-        sim.run_until(lambda: self.machine.is_ready, within=DELIVERY_S, claim="it runs")
+        sim.run_until(lambda: self.machine.is_ready, timeout=DELIVERY_S, description="it runs")
 
     async def _serve(self, mail: Mail) -> None:
         async with mail.transaction() as tx:
@@ -84,7 +84,9 @@ def test_removal_that_fails_is_made_up_for() -> None:
         pair.alpha.disk.is_full = True
         pair.await_handled("a")
         pair.alpha.disk.is_full = False
-        sim.run_until(lambda: pair.outbox() == 0, within=30.0, claim="nothing waits any more")
+        sim.run_until(
+            lambda: pair.outbox() == 0, timeout=30.0, description="nothing waits any more"
+        )
 
 
 def test_refusal_is_not_lost_when_its_removal_fails() -> None:
@@ -111,7 +113,7 @@ def test_refusal_is_remembered_until_its_sender_has_it_on_disk(seed: int) -> Non
         pair.post("b", queue=CLOSED)
         pair.alpha.disk.sync_s = 2.0
         posting = sim.spawn(pair.mail.post("beta", "orders", b"c"), pair.alpha.node)
-        sim.run_until(posting.done, within=DELIVERY_S, claim="c is posted")
+        sim.run_until(posting.done, timeout=DELIVERY_S, description="c is posted")
         sim.run_for(1.0)
         pair.restart(pair.alpha)
         pair.alpha.disk.sync_s = 0.0
@@ -132,7 +134,7 @@ def test_refusals_that_are_told_in_parts_are_all_dead_letters(
             sim.network.partition("alpha", "beta")
             pair.post(*words, queue=CLOSED)
             sim.network.heal()
-            sim.run_until(lambda: trap.has_fired, within=30.0, claim="alpha dies")
+            sim.run_until(lambda: trap.has_fired, timeout=30.0, description="alpha dies")
         pair.alpha.start()
         sim.run_for(10.0)
         assert pair.dead() == words

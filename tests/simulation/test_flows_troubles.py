@@ -70,7 +70,7 @@ def test_letter_by_somebody_who_has_no_part_in_the_session() -> None:
         letter = Letter(SessionKey(head.id, 1), True, [Failed("forged")])
         mail = world.machines["n2"].mail
         assert mail is not None
-        sim.run(mail.post("n0", QUEUE, encode_letter(letter)), within=1.0)
+        sim.run(mail.post("n0", QUEUE, encode_letter(letter)), timeout=1.0)
         finish(world)
         assert not find_dead(world)
     assert world.orders.endings["order"].startswith("paid")
@@ -86,7 +86,7 @@ def test_peer_that_nobody_knows() -> None:
         assert world.orders.endings["order"].startswith("paid")
         machine = world.machines["n0"]
         assert machine.mail is not None
-        peers = sim.run(machine.mail.statistics(), within=1.0).peers
+        peers = sim.run(machine.mail.statistics(), timeout=1.0).peers
         assert [name for name, it in peers.items() if it.depth] == ["nobody"]
         statuses = [it.status for it in heads_of(machine)]
         assert sorted(statuses) == [Status.DONE, Status.RUNNING]

@@ -22,8 +22,8 @@ CLUSTER = "benchmark"
 @asynccontextmanager
 async def listen(job: Job) -> AsyncIterator[str]:
     async with _service("server", job) as service:
-        service.subscribe("echo", lambda message: message.payload)
-        service.subscribe("sink", lambda message: ACKNOWLEDGEMENT)
+        service.serve("echo", lambda message: message.payload)
+        service.serve("sink", lambda message: ACKNOWLEDGEMENT)
         yield str(service.address)
 
 

@@ -92,7 +92,7 @@ async def answer(data: Path) -> None:
 
     app = App(services=[Echo()], consumers=[Consuming(queue=_QUEUE, handler=take, concurrency=32)])
     async with Node(_config(_ANSWERING, data), app) as node:
-        node.service.subscribe(_SUBJECT, lambda message: message.payload)
+        node.service.serve(_SUBJECT, lambda message: message.payload)
         sys.stdout.write(f"{node.service.address}\n")
         sys.stdout.flush()
         # It ends when the process that started it has.

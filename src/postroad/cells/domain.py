@@ -120,9 +120,9 @@ class CellDomain(CellMessaging, Lifecycle):
             cores=self.cores,
         )
         # Raises if the service has a domain already, before anything of that one is changed.
-        self.service.accept_tunnels(self._accept)
+        self.service.tunnels.accept(self._accept)
         self._state = DomainState.RUNNING
-        self.service.introduce(self.identity.role.value, self.identity.zone)
+        self.service.set_hello_role(self.identity.role.value, self.identity.zone)
         try:
             for cell in builtin_cells(self):
                 await self.add_cell(cell)
@@ -157,7 +157,7 @@ class CellDomain(CellMessaging, Lifecycle):
     async def _stop(self, grace_s: float) -> None:
         """Stop as a task of its own, so that a cancelled caller does not interrupt it."""
         deadline = self._dispatcher.loop.time() + grace_s
-        self.service.refuse_tunnels()
+        self.service.tunnels.stop_accepting()
         await self._await_stop("core discovery", self.core_discovery.stop(), deadline)
         await self.dialer.close()
         for name in self._user_cells():

@@ -175,7 +175,7 @@ class ClusterAgent(Lifecycle):
 
     def _subscribe(self) -> None:
         try:
-            self.service.subscribe(SUBJECT, self._on_request)
+            self.service.serve(SUBJECT, self._on_request)
         except ConfigError:
             raise UsageError(f"service {self.service.name!r} has an agent already") from None
 
@@ -221,7 +221,7 @@ class ClusterAgent(Lifecycle):
         if self._is_subscribed:
             self.service.unsubscribe(SUBJECT)
             self.service.clear_duplicate_name_callback()
-            self.service.set_member(False)
+            self.service.set_hello_membership(False)
         await self._transport.drain()
         self._listeners.close(self.failure)
         for task in list(self._tasks):
@@ -432,7 +432,7 @@ class ClusterAgent(Lifecycle):
             # A failing send or listener must not stop the protocol.
             self._set_timer(machine.deadline())
         if machine.phase is MembershipPhase.MEMBER and not self._joined.done():
-            self.service.set_member(True)
+            self.service.set_hello_membership(True)
             self._joined.set_result(None)
         self._warn_of_blocked_datagrams(machine.counters.probes_by_stream)
 

@@ -229,7 +229,6 @@ class ClusterMessaging:
         self._service.subscribe(
             subject,
             lambda message: self._handle(message, handler, decoder),  # type: ignore[arg-type, return-value]
-            one_way=True,
         )
         self.agent.subscribe_datagrams(
             subject, lambda message: self._on_datagram(message, handler, decoder)
@@ -269,7 +268,7 @@ class ClusterMessaging:
                 return _encode_later(result, encoder)
             return encoder(result)
 
-        self._service.subscribe(subject, handle)
+        self._service.serve(subject, handle)
 
     def unsubscribe(self, subject: str) -> bool:
         """Remove the handler of the subject; return False if there was none."""

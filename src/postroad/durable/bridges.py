@@ -89,7 +89,7 @@ class BridgeManager(Lifecycle):
             lambda ledger: take_token(ledger, service.name, service.address)
         )
         self._store.audience.add(self._on_news)
-        self._service.subscribe(BRIDGE_CONTROL, self._on_control, one_way=True)
+        self._service.subscribe(BRIDGE_CONTROL, self._on_control)
         loop = asyncio.get_running_loop()
         self._asking = loop.create_task(self._watch(), name="postroad bridge manager")
 

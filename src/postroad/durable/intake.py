@@ -82,11 +82,11 @@ class Intake:
         self._held_in_all = sum(self._held.values())
         self._dead = await self._store.read(query.dead_by_sender)
         try:
-            self._service.subscribe(OFFER, self._on_offer)
+            self._service.serve(OFFER, self._on_offer)
         except ConfigError:
             raise UsageError(f"service {self._service.name!r} has mail already") from None
         self._is_listening = True
-        self._service.subscribe(DELIVER, self._on_window)
+        self._service.serve(DELIVER, self._on_window)
 
     def stop(self) -> None:
         """Listen no more."""

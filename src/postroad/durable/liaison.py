@@ -80,7 +80,7 @@ class Liaison:
             self._bridge = (self._service.name, self._service.address)
         peers = await self._store.read(query.list_peers)
         self._peers = {peer.name: None for peer in peers if peer.head > peer.settled}
-        self._service.subscribe(BRIDGE_NOTIFY, self._on_notify, one_way=True)
+        self._service.subscribe(BRIDGE_NOTIFY, self._on_notify)
         self._stop_listening = self._directory.listen(self._on_peer)
         self._store.audience.add(self._on_news)
         loop = asyncio.get_running_loop()

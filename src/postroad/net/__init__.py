@@ -1,4 +1,4 @@
-"""Messages between nodes over TCP and UDP: asyncio around the pure machines of `wire`."""
+"""Messages between nodes over TCP and UDP: asyncio around the state machines of `wire`."""
 
 from postroad.net.connections.tunnel import Tunnel, TunnelAcceptor, TunnelHandler
 from postroad.net.datagrams import DatagramService, DatagramStatistics

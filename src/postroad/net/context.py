@@ -1,4 +1,4 @@
-"""What all links of a service share: configuration, counters, log."""
+"""State shared by all connections of a service: configuration, counters, log."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("postroad.net")
 
-# Similar warnings are told once in so many seconds.
+# Warnings with the same key are logged once in so many seconds.
 _WARN_INTERVAL_S = 5.0
 
 
 class ConnectionContext:
-    """What all links of a service share."""
+    """Configuration, counters and callbacks that all connections of a service share."""
 
     def __init__(self, config: WireConfig, next_id: Callable[[], int]) -> None:
         self.config = config
@@ -31,28 +31,33 @@ class ConnectionContext:
         self.next_id = next_id
         self.counters = NetworkCounters()
         self.unfinished = UnfinishedFrames(self.limits.unfinished_bytes_max)
-        # Set when the service stops; connections made after that are not served.
+        # Set when the service stops; connections established after that are not served.
         self.is_stopped = False
         self.protocol_errors_by_kind: dict[str, int] = {}
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
-        # Told of a node with this node's name that connected: its address and incarnation.
+        # Called with address and incarnation of a peer that connected with this node's name.
         self.on_duplicate_name: Callable[[Address, int], None] | None = None
-        # Gives the users of tunnels that peers open; None refuses them.
+        # Returns the handlers of tunnels that peers open; None rejects them.
         self.accept_tunnel: TunnelAcceptor | None = None
 
     def wire_config(self) -> WireConfig:
-        """What a new connection is made of; peers are told of traces only by who records them."""
+        """Return the configuration of a new connection; it accepts traces if they are recorded."""
         if tracing.tracer is None:
             return self.config
         hello = msgspec.structs.replace(self.config.hello, accepts_traces=True)
         return msgspec.structs.replace(self.config, hello=hello)
 
+    def replace_hello(self, **changes: object) -> None:
+        """Change fields of the hello that new connections send."""
+        hello = msgspec.structs.replace(self.config.hello, **changes)
+        self.config = msgspec.structs.replace(self.config, hello=hello)
+
     def count_protocol_error(self, error: RemoteProtocolError) -> None:
-        """Add to the counters of the given kind of error."""
+        """Count a protocol error, in total and by its class."""
         self.counters.protocol_errors += 1
         kind = type(error).__name__
         self.protocol_errors_by_kind[kind] = self.protocol_errors_by_kind.get(kind, 0) + 1
 
     def warn(self, key: str, now: float, text: str, *args: object) -> None:
-        """Log a warning, but not more often than makes sense for its key."""
+        """Log a warning, at most once per interval for its key."""
         self._log.log(key, now, text, *args)

@@ -1,4 +1,4 @@
-"""Single datagrams over UDP: no reply, no order, no guarantee; quick and cheap."""
+"""Datagrams over UDP, by subject: no reply, no order, no guarantee of delivery."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ logger = logging.getLogger("postroad.net")
 
 DatagramHandler: TypeAlias = Callable[[RawMessage], object]
 
-# Resolved hosts remembered; forgetting them all costs one look-up each.
+# Cached addresses of hosts; clearing them costs one lookup each.
 _HOSTS_MAX = 1_024
-# Hosts move, so an answer is not believed for ever.
+# Hosts move, so a cached address expires.
 _HOST_TTL_S = 30.0
-# Datagrams that `post` keeps while their host is looked up; more are dropped.
+# Datagrams that send_nowait() buffers while their host is looked up; more are dropped.
 _LOOKUPS_MAX = 256
 
 
@@ -59,22 +59,22 @@ class DatagramStatistics(msgspec.Struct):
     sent: int = 0
     received: int = 0
     refused: int = 0
-    """Datagrams that were no message of this cluster."""
+    """Datagrams that are malformed or of another cluster."""
     unheard: int = 0
-    """Messages nobody listens to."""
+    """Messages without a handler."""
     unresolved: int = 0
-    """Messages not sent because their host is unknown, or too many wait to be looked up."""
+    """Messages dropped because their host is unknown, or too many lookups are pending."""
     listeners_failed: int = 0
     errors: int = 0
-    """Errors the system reported, such as a port nobody listens at."""
+    """Errors that the system reported, such as an unreachable port."""
 
 
 class DatagramService(Lifecycle):
-    """Sends and receives datagrams. Several listeners may share a subject.
+    """Sends and receives datagrams; a subject may have several handlers.
 
-    async with Unicast("demo", "alpha") as unicast:
-        unicast.subscribe("tick", lambda message: print(message.payload))
-        await unicast.send(other.address, "tick", b"1")
+    async with DatagramService("demo", "alpha") as datagrams:
+        datagrams.subscribe("tick", lambda message: print(message.payload))
+        await datagrams.send(other.address, "tick", b"1")
     """
 
     def __init__(
@@ -90,17 +90,17 @@ class DatagramService(Lifecycle):
         self.name = validate_node_name(name)
         self._bind = to_address(bind)
         self._advertise = None if advertise is None else to_address(advertise)
-        self._listeners: dict[str, list[DatagramHandler]] = {}
+        self._handlers: dict[str, list[DatagramHandler]] = {}
         self._hosts: dict[Address, tuple[tuple[str, int], float]] = {}
-        # Posted datagrams whose host is being looked up.
+        # Buffered datagrams whose host is being looked up.
         self._lookups: dict[asyncio.Task[object], None] = {}
         self._log = ThrottledLogger(logger, interval_s=5.0)
-        # Proves what is sent in a cluster with a secret.
+        # Authenticates datagrams in a cluster with a secret.
         self._seal = None if secret is None else Seal(secret, new_nonce())
         self._statistics = DatagramStatistics()
-        # Set while started.
+        # Set while running.
         self._transport: asyncio.DatagramTransport | None = None
-        # Set while it starts; and whether somebody wants it stopped meanwhile.
+        # Set during start(); the flag says that stop() was called meanwhile.
         self._starting: asyncio.Future[None] | None = None
         self._is_stop_wanted = False
         self._receiver: _DatagramProtocol | None = None
@@ -109,7 +109,7 @@ class DatagramService(Lifecycle):
     async def start(self) -> None:
         """Open the socket."""
         if self._transport is not None or self._starting is not None:
-            raise UsageError(f"unicast of {self.name!r} is started already")
+            raise UsageError(f"datagram service {self.name!r} is started already")
         loop = asyncio.get_running_loop()
         self._starting = starting = loop.create_future()
         self._is_stop_wanted = False
@@ -125,12 +125,12 @@ class DatagramService(Lifecycle):
             starting.set_result(None)
         if self._is_stop_wanted:
             await self.stop()
-            raise NotRunningError(f"unicast of {self.name!r} was stopped while it started")
+            raise NotRunningError(f"datagram service {self.name!r} was stopped during its start")
         bound = Address(self._bind.host, int(self._transport.get_extra_info("sockname")[1]))
         self._address = choose_advertised_address(self._advertise, bound)
 
     async def stop(self) -> None:
-        """Close the socket; sending is an error from then on."""
+        """Close the socket; send() raises from then on."""
         if self._starting is not None:
             self._is_stop_wanted = True
             await asyncio.shield(self._starting)
@@ -144,39 +144,41 @@ class DatagramService(Lifecycle):
 
     @property
     def address(self) -> Address:
-        """The address others reach this node at."""
+        """The address at which others reach this node."""
         if self._address is None:
-            raise UsageError("start() the unicast first; its address is known from then on")
+            raise UsageError(f"datagram service {self.name!r} has no address yet; start() it first")
         return self._address
 
-    def subscribe(self, subject: str, listener: DatagramHandler) -> None:
-        """Have `listener(message)` called for datagrams to the subject."""
-        self._listeners.setdefault(subject, []).append(listener)
+    def subscribe(self, subject: str, handler: DatagramHandler) -> None:
+        """Call `handler(message)` for each datagram of the subject."""
+        self._handlers.setdefault(subject, []).append(handler)
 
-    def unsubscribe(self, subject: str, listener: DatagramHandler | None = None) -> None:
-        """Forget one listener of the subject, or all."""
-        kept = [it for it in self._listeners.get(subject, ()) if listener and it != listener]
-        if kept:
-            self._listeners[subject] = kept
+    def unsubscribe(self, subject: str, handler: DatagramHandler | None = None) -> None:
+        """Remove one handler of the subject, or all."""
+        remaining = [
+            other for other in self._handlers.get(subject, ()) if handler and other != handler
+        ]
+        if remaining:
+            self._handlers[subject] = remaining
         else:
-            self._listeners.pop(subject, None)
+            self._handlers.pop(subject, None)
 
     async def send(self, address: Address | str, subject: str, payload: bytes = b"") -> bool:
-        """Send one datagram; False if the host is unknown, True says nothing of its arrival."""
+        """Send one datagram; return False if the host is unknown. True does not mean delivery."""
         target = to_address(address)
         body = self._encode(subject, payload)
         resolved = await self._resolve(target)
         if resolved is None:
             self._statistics.unresolved += 1
-            self._warn("host", "no datagram to %s: its host is unknown", target)
+            self._warn("host", "datagram to %s dropped: its host is unknown", target)
             return False
         if self._transport is None:
-            raise NotRunningError(f"unicast of {self.name!r} is not running")
+            raise NotRunningError(f"datagram service {self.name!r} is not running")
         self._send(target, body, resolved)
         return True
 
     def send_nowait(self, address: Address | str, subject: str, payload: bytes = b"") -> None:
-        """Send one datagram without waiting: if its host must be looked up, that goes on alone."""
+        """Send one datagram without waiting; a lookup of its host runs in the background."""
         target = to_address(address)
         resolved = self._cached_host(target)
         if resolved is not None and self._transport is not None:
@@ -196,7 +198,7 @@ class DatagramService(Lifecycle):
             self._statistics.unresolved += 1
 
     def statistics(self) -> DatagramStatistics:
-        """A copy of the counters."""
+        """Return a copy of the counters."""
         return msgspec.structs.replace(self._statistics)
 
     def _send(self, target: Address, body: bytes, resolved: tuple[str, int]) -> None:
@@ -207,9 +209,9 @@ class DatagramService(Lifecycle):
         self._statistics.sent += 1
 
     def _encode(self, subject: str, payload: bytes) -> bytes:
-        """The body of a datagram, if one can carry it."""
+        """Return the body of a datagram, if one datagram can carry it."""
         if self._address is None or self._transport is None:
-            raise NotRunningError(f"unicast of {self.name!r} is not running")
+            raise NotRunningError(f"datagram service {self.name!r} is not running")
         host, port = self._address
         try:
             body = encode_body(Datagram(self.name, host, port, subject, payload))
@@ -221,26 +223,26 @@ class DatagramService(Lifecycle):
             raise MessageTooLargeError(str(error), subject=subject) from None
 
     async def _resolve(self, target: Address) -> tuple[str, int] | None:
-        known = self._cached_host(target)
-        if known is not None:
-            return known
+        cached = self._cached_host(target)
+        if cached is not None:
+            return cached
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(target.host, target.port, family=self._family())
+            addresses = await loop.getaddrinfo(target.host, target.port, family=self._family())
         except (OSError, UnicodeError):
             return None
-        resolved: tuple[str, int] = found[0][4]  # type: ignore[assignment]
+        resolved: tuple[str, int] = addresses[0][4]  # type: ignore[assignment]
         self._cache_host(target, resolved, loop.time() + _HOST_TTL_S)
         return resolved
 
     def _cached_host(self, target: Address) -> tuple[str, int] | None:
-        """Where the target was found lately."""
-        known = self._hosts.get(target)
-        if known is not None and asyncio.get_running_loop().time() < known[1]:
-            return known[0]
+        """Return the cached or literal address of the target, or None."""
+        cached = self._hosts.get(target)
+        if cached is not None and asyncio.get_running_loop().time() < cached[1]:
+            return cached[0]
         if self._transport is None or not _is_literal(target.host, self._family()):
             return None
-        # Nothing to be looked up: that could wait behind names that are slow to resolve.
+        # A literal address needs no lookup, which could wait behind slow names.
         self._cache_host(target, (target.host, target.port), math.inf)
         return (target.host, target.port)
 
@@ -250,7 +252,7 @@ class DatagramService(Lifecycle):
         self._hosts[target] = (resolved, until)
 
     def _family(self) -> int:
-        """The family of the own socket, which is what its name has the shape of."""
+        """Return the address family of the socket, by the shape of its name."""
         assert self._transport is not None
         is_v4 = len(self._transport.get_extra_info("sockname")) == 2
         return socket.AF_INET if is_v4 else socket.AF_INET6
@@ -260,13 +262,13 @@ class DatagramService(Lifecycle):
             datagram = self._open(data, source)
         except RemoteProtocolError as error:
             self._statistics.refused += 1
-            self._warn("refused", "refused a datagram from %s: %s", source, error)
+            self._warn("rejected", "datagram from %s rejected: %s", source, error)
             return
         if datagram is None:
             return
         self._statistics.received += 1
-        listeners = self._listeners.get(datagram.subject)
-        if not listeners:
+        handlers = self._handlers.get(datagram.subject)
+        if not handlers:
             self._statistics.unheard += 1
             return
         message = RawMessage(
@@ -276,11 +278,11 @@ class DatagramService(Lifecycle):
             datagram.name,
             source=Address(source[0], source[1]),
         )
-        for listener in tuple(listeners):
-            self._call(listener, message)
+        for handler in tuple(handlers):
+            self._call(handler, message)
 
     def _open(self, data: bytes, source: tuple[str, int]) -> Datagram | None:
-        """The message in a datagram; None if it was only about the seal of others."""
+        """Return the message of a datagram; None if it only serves the seal of a peer."""
         if self._seal is None:
             return decode_datagram(self._preamble, data)
         unsealed = self._seal.open(
@@ -297,13 +299,13 @@ class DatagramService(Lifecycle):
                     self._send(unsealed.target, body, resolved)
         return None if unsealed.body is None else decode_body(unsealed.body)
 
-    def _call(self, listener: DatagramHandler, message: RawMessage) -> None:
+    def _call(self, handler: DatagramHandler, message: RawMessage) -> None:
         try:
-            listener(message)
+            handler(message)
         except (Exception, asyncio.CancelledError) as error:
-            # Raised here a cancellation concerns nobody, and would end the loop that called.
+            # A CancelledError of a handler concerns no task, and would end the event loop.
             self._statistics.listeners_failed += 1
-            self._warn("listener", "a listener of %r failed: %r", message.subject, error)
+            self._warn("handler", "handler of datagrams %r failed: %r", message.subject, error)
 
     def _on_error(self, error: Exception) -> None:
         self._statistics.errors += 1
@@ -314,11 +316,11 @@ class DatagramService(Lifecycle):
 
     def __repr__(self) -> str:
         state = f"at {self._address}" if self._transport is not None else "not running"
-        return f"<Unicast {self.name} {state}>"
+        return f"<DatagramService {self.name} {state}>"
 
 
 def _is_literal(host: str, family: int) -> bool:
-    """Whether the host is an address of that family already."""
+    """Whether the host is a literal address of this family."""
     try:
         socket.inet_pton(family, host)
     except (OSError, ValueError):
@@ -327,7 +329,7 @@ def _is_literal(host: str, family: int) -> bool:
 
 
 class _DatagramProtocol(asyncio.DatagramProtocol):
-    """Hands what asyncio reports to its owner."""
+    """Passes the callbacks of asyncio to the service."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""From a message to its handler's answer, the same for messages from sockets and from this node."""
+"""Handlers by subject, and how their results become replies, for remote and local messages."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from postroad.wire import ReplyStatus
 
 
 class RawMessage(msgspec.Struct, frozen=True, gc=False):
-    """One message as a handler sees it."""
+    """A message as a handler receives it."""
 
     payload: bytes
     subject: str
     sender: Address
-    """The address its sender advertises: a claim, which does not say who the sender is."""
+    """The address that the sender advertises: a claim, which does not prove the sender."""
     peer: str | None = None
-    """The sender's name if known: over TLS one in its certificate, else what it claims."""
+    """The name of the sender: with TLS one of its certificate, else its claim; None if unknown."""
     deadline: float | None = None
-    """Time of the event loop's clock after which nobody waits for the reply, where told."""
+    """When the caller stops waiting, by the clock of the event loop; None if it did not say."""
     source: Address | None = None
-    """Of a datagram: where it really came from, whatever its sender says."""
+    """Of a datagram: the address of the socket that sent it."""
 
 
 HandlerReturn: TypeAlias = bytes | bytearray | memoryview | None
@@ -35,22 +35,22 @@ MessageHandler: TypeAlias = Callable[[RawMessage], HandlerReturn | Awaitable[Han
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """A handler and how it wants to be called."""
+    """A handler of a subject."""
 
     subject: str
     handler: MessageHandler
     one_way: bool
-    """Whether it consumes messages without ever replying."""
+    """Whether it handles one-way messages and never replies."""
 
 
 logger = logging.getLogger("postroad.net")
 
-# An exception's text beyond this helps nobody and would travel with every failure.
+# Longer texts of exceptions are cut off: each travels with its reply.
 _TEXT_CHARS_MAX = 4_096
 
 
 class HandlerReply(msgspec.Struct, gc=False):
-    """How a message was handled, as it travels in a reply."""
+    """Status, payload and error code of a reply."""
 
     status: int
     payload: bytes
@@ -65,13 +65,13 @@ class SubscriptionTable:
     """Handlers by subject."""
 
     def __init__(self) -> None:
-        # Public to the loop that serves requests.
+        # Public, because server connections read it for every request.
         self.by_subject: dict[str, Subscription] = {}
 
     def add(self, subject: str, handler: MessageHandler, *, one_way: bool) -> None:
-        """Register the handler of a subject; a subject has one."""
+        """Register the handler of a subject, which has none yet."""
         if subject in self.by_subject:
-            raise ConfigError(f"subject {subject!r} has a handler; unsubscribe it first")
+            raise ConfigError(f"subject {subject!r} has a handler; unsubscribe() it first")
         if not callable(handler):
             raise ConfigError(f"the handler of {subject!r} must be callable, not {handler!r}")
         try:
@@ -79,16 +79,16 @@ class SubscriptionTable:
         except UnicodeEncodeError:
             raise ConfigError(f"subject {subject!r} cannot be encoded as UTF-8") from None
         if size > SUBJECT_BYTES_MAX:
-            raise ConfigError(f"a subject cannot be longer than {SUBJECT_BYTES_MAX} bytes")
+            raise ConfigError(f"subject of {size} bytes is longer than {SUBJECT_BYTES_MAX}")
         self.by_subject[subject] = Subscription(subject, handler, one_way)
 
     def remove(self, subject: str) -> bool:
-        """Forget the handler of a subject; what it is working on goes on."""
+        """Remove the handler of a subject; its running calls continue."""
         return self.by_subject.pop(subject, None) is not None
 
 
 def call_handler(subscription: Subscription, message: RawMessage) -> HandlerResult:
-    """Call the handler: its reply, its failure, or what must be awaited for either."""
+    """Call the handler; return its reply, its failure, or an awaitable of either."""
     try:
         result = subscription.handler(message)
     except (Exception, asyncio.CancelledError) as error:
@@ -99,25 +99,25 @@ def call_handler(subscription: Subscription, message: RawMessage) -> HandlerResu
 def to_handler_result(
     result: HandlerReturn | Awaitable[HandlerReturn], subscription: Subscription
 ) -> HandlerResult:
-    """What a handler returned, sorted."""
+    """Return the value that a handler returned as reply, failure or awaitable."""
     return result if isinstance(result, Awaitable) else to_payload(result, subscription)
 
 
 def reply_from_task(
-    run: asyncio.Future[HandlerReturn], subscription: Subscription
+    task: asyncio.Future[HandlerReturn], subscription: Subscription
 ) -> bytes | HandlerReply:
-    """What came of an asynchronous handler that is over.
+    """Return the reply of a finished asynchronous handler.
 
-    Nobody cancelled it: a CancelledError is one it raised itself, a failure like any other.
+    The handler was not cancelled: a CancelledError is one that it raised itself, and a failure.
     """
     try:
-        return to_payload(run.result(), subscription)
+        return to_payload(task.result(), subscription)
     except (Exception, asyncio.CancelledError) as error:
         return error_reply(error, subscription)
 
 
 def to_payload(result: HandlerReturn, subscription: Subscription) -> bytes | HandlerReply:
-    """What a handler returned, as bytes."""
+    """Return the value that a handler returned as bytes, or as failure."""
     if type(result) is bytes:
         return result
     if result is None:
@@ -129,7 +129,7 @@ def to_payload(result: HandlerReturn, subscription: Subscription) -> bytes | Han
 
 
 def error_reply(error: BaseException, subscription: Subscription) -> HandlerReply:
-    """What the caller is told of an exception in a handler."""
+    """Return the reply for an exception that a handler raised."""
     logger.debug("handler of %r failed", subscription.subject, exc_info=error)
     text = _text_of(error)[:_TEXT_CHARS_MAX].encode("utf-8", "replace")
     if isinstance(error, ProtocolError):
@@ -143,22 +143,22 @@ def _text_of(error: BaseException) -> str:
     try:
         return str(error)
     except (Exception, asyncio.CancelledError):
-        return f"{type(error).__name__}, whose text cannot be told"
+        return f"{type(error).__name__}, whose text cannot be read"
 
 
 def no_handler_reply(subject: str) -> HandlerReply:
-    """What the caller is told when nobody is subscribed."""
+    """Return the reply for a subject without a handler."""
     return HandlerReply(ReplyStatus.NO_HANDLER, subject.encode(), retryable=True)
 
 
 def one_way_handler_reply(subject: str) -> HandlerReply:
-    """What a caller is told that waits for a reply of a consumer, where it can be told."""
+    """Return the reply for a request to a handler of one-way messages."""
     text = f"the handler of {subject!r} takes one-way messages only; use send"
     return HandlerReply(ReplyStatus.NO_HANDLER, text.encode())
 
 
 def oversized_reply(size: int, maximum: int) -> HandlerReply:
-    """What the caller is told when the reply does not fit the connection."""
+    """Return the reply for a result that exceeds the limit of the connection."""
     text = f"the reply of {size} bytes exceeds the {maximum} this connection carries"
     return HandlerReply(ReplyStatus.HANDLER_FAILED, text.encode())
 

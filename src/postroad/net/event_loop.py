@@ -1,4 +1,4 @@
-"""Runs a program on the fastest event loop there is."""
+"""Running a program on uvloop where it is installed, else on asyncio."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Shells give the end by a signal this exit code plus its number.
+# The exit code of a process that ended by a signal is this plus its number, as in shells.
 _SIGNALLED = 128
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes a uvloop where that is installed; None stands for asyncio's own."""
+    """Return the factory of uvloop where it is installed; None means asyncio's loop."""
     if find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
@@ -24,10 +24,10 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run`, on uvloop where that is installed.
+    """Run a coroutine like `asyncio.run`, on uvloop where it is installed.
 
-    SIGTERM ends the program as Ctrl-C does: `main` is cancelled, so that whatever it runs can say
-    goodbye, and the exit code tells of the signal.
+    SIGTERM ends the program as Ctrl-C does: `main` is cancelled, so that its services can stop in
+    order, and the exit code names the signal.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_until_terminated(main))
@@ -45,7 +45,7 @@ async def _until_terminated(main: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
     except (RuntimeError, ValueError):
-        # No such signals here, or not the main thread: others decide about this one's end.
+        # Without signals of this kind, or outside the main thread, the caller ends the program.
         return await main
     try:
         return await main

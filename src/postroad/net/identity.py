@@ -1,4 +1,4 @@
-"""Who a service is on the wire: its protocol, its address, its introduction."""
+"""The identity of a service on the wire: protocol versions, address, hello."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from postroad.wire import (
     encode_preamble,
 )
 from postroad.wire.compression import load_algorithm
-from postroad.wire.hello import NONCE_BYTES
+from postroad.wire.hello import NONCE_BYTES, PART_BYTES_MAX
 
 logger = logging.getLogger("postroad.net")
 
-# Of the nanoseconds a process began at, about 65 microseconds.
-_CHANCE_BITS = 16
-# The first version in which peers tell their names.
+# The random low bits of an incarnation, about 65 microseconds of its nanoseconds.
+_RANDOM_BITS = 16
+# The first version in which peers send their names.
 _NAMING_VERSION = 3
 _WILDCARDS = ("", "0.0.0.0", "::")
 
 
 class ProtocolConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a service speaks; the default suits Postroad nodes, which agree on version 3."""
+    """Profile and versions of a service; the default suits Postroad nodes, which use version 3."""
 
     profile: str = "documented"
     """`documented`, or `zeebe` to talk to nodes of that system."""
     version_max: int | None = None
-    """Newest version to speak; the profile's newest when None."""
+    """Newest version to use; the newest of the profile when None."""
     version_min: int | None = None
-    """Oldest version to speak; when None, 3 with TLS where the others allow it, else 1."""
+    """Oldest version to use; when None, 3 with TLS if the other settings allow it, else 1."""
     compressions: tuple[str, ...] = ()
-    """Compressions to offer to peers of version 3: `zstd`, `zlib`. None by default."""
+    """Compression algorithms to offer to peers of version 3: `zstd`, `zlib`; none by default."""
     heartbeat_payload: bool = True
     """Whether heartbeats of profile `zeebe` carry timestamps, if the peer agrees."""
 
 
 class ServiceIdentity:
-    """The parts of a service's wire configuration that are known before it listens.
+    """The parts of the wire configuration that are known before the service listens.
 
-    Made with the service, so that an unknown profile or a missing extra fails there and not in a
-    connection.
+    Created with the service, so that an unknown profile or a missing extra fails there and not in
+    a connection.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class ServiceIdentity:
         is_secure: bool,
     ) -> None:
         if protocol.profile not in PROFILES:
-            known = ", ".join(PROFILES)
-            raise ConfigError(f"unknown profile {protocol.profile!r}; there are: {known}")
+            profiles = ", ".join(PROFILES)
+            raise ConfigError(f"unknown profile {protocol.profile!r}; choose one of: {profiles}")
         self._cluster = cluster
         self._name = name
         self._limits = limits
@@ -77,11 +77,11 @@ class ServiceIdentity:
         self._profile = _choose_versions(protocol, is_secure=is_secure)
         if secret is not None:
             self._profile = self._profile.proving()
-        self._algorithms = {it: load_algorithm(it) for it in protocol.compressions}
+        self._algorithms = {name: load_algorithm(name) for name in protocol.compressions}
         self._heartbeat_payload = protocol.heartbeat_payload
 
     async def wire_config_for(self, address: Address) -> WireConfig:
-        """The configuration of a service that advertises the address.
+        """Return the wire configuration of a service that advertises the address.
 
         Raises:
             ConfigError: version 1 alone is configured, and the address has no IP address.
@@ -122,7 +122,7 @@ def _choose_versions(protocol: ProtocolConfig, *, is_secure: bool) -> ProtocolPr
     profile = PROFILES[protocol.profile].up_to(protocol.version_max)
     oldest = protocol.version_min
     if oldest is None and is_secure and _NAMING_VERSION in profile.versions:
-        # Older versions do not tell a name that could be compared with the certificate.
+        # Older versions send no name that could be compared with the certificate.
         oldest = _NAMING_VERSION
     return profile.since(oldest)
 
@@ -138,32 +138,45 @@ def _without_version_1(profile: ProtocolProfile, host: str) -> ProtocolProfile:
     return profile.since(2)
 
 
-def choose_advertised_address(wanted: Address | None, bound: Address) -> Address:
-    """The address to tell others: the configured one, else the bound one if it means anything."""
-    if wanted is not None:
-        return Address(wanted.host, wanted.port or bound.port)
+def choose_advertised_address(configured: Address | None, bound: Address) -> Address:
+    """Return the configured address, or the bound one; a wildcard becomes the host name."""
+    if configured is not None:
+        return Address(configured.host, configured.port or bound.port)
     if bound.host in _WILDCARDS:
         return Address(socket.gethostname(), bound.port)
     return bound
 
 
-async def _resolve(host: str) -> str:
-    """The host as an IP address; version 1 cannot be spoken if there is none."""
+def validate_hello_text(field: str, text: str) -> str:
+    """Return the text of a hello's field, if the frame can carry it."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"{field} {text!r} cannot be encoded as UTF-8") from None
+    if size > PART_BYTES_MAX:
+        raise ConfigError(f"{field} of {size} bytes is longer than {PART_BYTES_MAX}")
+    return text
+
+
+async def _resolve(host: str) -> str:
+    """Return the IP address of a host, or "" if it is unknown: version 1 needs one."""
+    try:
+        addresses = await asyncio.get_running_loop().getaddrinfo(
+            host, None, type=socket.SOCK_STREAM
+        )
     except (OSError, UnicodeError):
         return ""
-    return str(found[0][4][0])
+    return str(addresses[0][4][0])
 
 
 def _new_incarnation() -> int:
-    """Higher than that of a process that began earlier; chance tells apart those of one moment."""
-    began_ns = time.time_ns()
-    return began_ns >> _CHANCE_BITS << _CHANCE_BITS | random.getrandbits(_CHANCE_BITS)
+    """Return a number higher than that of an earlier process; random bits make it unique."""
+    started_ns = time.time_ns()
+    return started_ns >> _RANDOM_BITS << _RANDOM_BITS | random.getrandbits(_RANDOM_BITS)
 
 
 def new_nonce() -> bytes:
-    """Random bytes that were never used before."""
+    """Return random bytes that are used once."""
     return secrets.token_bytes(NONCE_BYTES)
 
 

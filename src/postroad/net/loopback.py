@@ -1,7 +1,7 @@
-"""Messages to the own address: no socket, the same behaviour.
+"""Messages of a node to itself, without a socket and with the behavior of a connection.
 
-The payload is the caller's own immutable copy, failures are the errors a remote caller would get,
-deadlines hold, and one-way messages are bounded like those of a connection.
+The payload is the caller's immutable copy, failures are the errors that a remote caller gets,
+deadlines apply, and one-way messages are bounded like those of a connection.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from functools import partial
 
 from postroad.core import Address, tracing
-from postroad.core.errors import NotRunningError, ReplyTimeoutError
+from postroad.core.errors import NotRunningError, ReplyTimeoutError, WrongPeerError
 from postroad.net.context import ConnectionContext
 from postroad.net.dispatch import (
     HandlerReply,
@@ -26,13 +26,18 @@ from postroad.net.dispatch import (
     oversized_reply,
     reply_from_task,
 )
-from postroad.net.requests import error_from_result, stopped_while_in_flight
+from postroad.net.requests import (
+    RequestAttempt,
+    check_size,
+    error_from_result,
+    stopped_while_in_flight,
+)
 from postroad.net.tracing import call_handler_traced
 from postroad.wire import ReplyFrame
 
 
 class LoopbackTransport:
-    """Hands messages to the handlers of this very node."""
+    """Delivers messages to the handlers of this node."""
 
     def __init__(
         self, context: ConnectionContext, subscriptions: SubscriptionTable, address: Address
@@ -41,9 +46,9 @@ class LoopbackTransport:
         self._subscriptions = subscriptions
         self._address = address
         self._name = context.config.hello.name
-        # A dictionary for its order, which `close` follows.
+        # A dictionary because close() cancels in this order.
         self._running: dict[asyncio.Future[HandlerReturn], None] = {}
-        # Handlers that were cancelled because the service stopped.
+        # Handlers that close() has cancelled.
         self._stopped: set[asyncio.Future[HandlerReturn]] = set()
         self._is_closed = False
         self._capacity = asyncio.Semaphore(context.limits.handlers_running_max)
@@ -51,132 +56,141 @@ class LoopbackTransport:
     def __len__(self) -> int:
         return len(self._running)
 
+    def check(self, attempt: RequestAttempt, payload: bytes, peer: str | None) -> None:
+        """Check the size of a message and the expected peer, as a connection does."""
+        attempt.peer = f"{attempt.target} ({self._name})"
+        check_size(attempt.subject, payload, self._context.limits.frame_bytes_max)
+        if peer is not None and peer != self._name:
+            raise WrongPeerError(
+                f"expected node {peer!r} at {attempt.target}, which is this node, {self._name!r}"
+            )
+
     async def request(self, subject: str, payload: bytes, deadline: float) -> bytes:
         """Call the handler and return its reply."""
         self._context.counters.local_requests += 1
         subscription = self._subscriptions.by_subject.get(subject)
         if subscription is None or subscription.one_way:
             self._context.counters.no_handler += 1
-            answer = (one_way_handler_reply if subscription else no_handler_reply)(subject)
+            failure = (one_way_handler_reply if subscription else no_handler_reply)(subject)
         else:
-            handled = await self._handle(subscription, payload, deadline)
-            if isinstance(handled, bytes):
-                return handled
-            answer = handled
-        raise error_from_result(_to_reply(answer), subject)
+            reply = await self._handle(subscription, payload, deadline)
+            if isinstance(reply, bytes):
+                return reply
+            failure = reply
+        raise error_from_result(_to_reply_frame(failure), subject)
 
     async def _handle(
         self, subscription: Subscription, payload: bytes, deadline: float
     ) -> bytes | HandlerReply:
         message = RawMessage(payload, subscription.subject, self._address, self._name, deadline)
-        answer = self._react(subscription, message)
-        if not isinstance(answer, bytes | HandlerReply):
-            answer = await self._await_handler(self._track(answer), subscription, deadline)
-        if isinstance(answer, HandlerReply):
+        result = self._call_handler(subscription, message)
+        if not isinstance(result, bytes | HandlerReply):
+            result = await self._await_handler(self._track(result), subscription, deadline)
+        if isinstance(result, HandlerReply):
             self._context.counters.handlers_failed += 1
-        elif len(answer) > self._context.limits.frame_bytes_max:
-            return oversized_reply(len(answer), self._context.limits.frame_bytes_max)
-        return answer
+        elif len(result) > self._context.limits.frame_bytes_max:
+            return oversized_reply(len(result), self._context.limits.frame_bytes_max)
+        return result
 
-    def _react(self, subscription: Subscription, message: RawMessage) -> HandlerResult:
+    def _call_handler(self, subscription: Subscription, message: RawMessage) -> HandlerResult:
         if tracing.tracer is None:
             return call_handler(subscription, message)
         parent = tracing.current_span_context()
         return call_handler_traced(subscription, message, parent, node=self._name)
 
     async def _await_handler(
-        self, run: asyncio.Future[HandlerReturn], subscription: Subscription, deadline: float
+        self, task: asyncio.Future[HandlerReturn], subscription: Subscription, deadline: float
     ) -> bytes | HandlerReply:
-        """Wait for a handler, but no longer than the caller does, even if it cannot be stopped."""
+        """Wait for a handler until the deadline, even if it ignores its cancellation."""
         try:
-            left_s = deadline - asyncio.get_running_loop().time()
-            done, _ = await asyncio.wait({run}, timeout=max(left_s, 0.0))
+            remaining_s = deadline - asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait({task}, timeout=max(remaining_s, 0.0))
         except asyncio.CancelledError:
-            self._cancel(run)
+            self._cancel(task)
             raise
         if not done:
-            self._cancel(run)
+            self._cancel(task)
             self._context.counters.requests_timed_out += 1
             raise ReplyTimeoutError("no reply in time")
-        if run in self._stopped:
+        if task in self._stopped:
             raise stopped_while_in_flight().error
-        return reply_from_task(run, subscription)
+        return reply_from_task(task, subscription)
 
     async def send(self, subject: str, payload: bytes) -> None:
-        """Hand over a one-way message; waits while too many are being handled."""
+        """Deliver a one-way message; wait while the maximum of handlers is running."""
         self._context.counters.local_requests += 1
         subscription = self._subscriptions.by_subject.get(subject)
         if subscription is None:
             self._context.counters.no_handler += 1
-            self._warn("no handler", "dropped a message from this node: no handler for %r", subject)
+            self._warn("no handler", "message of this node dropped: no handler for %r", subject)
             return
         await self._capacity.acquire()
         if self._is_closed:
             self._capacity.release()
-            raise NotRunningError("the service stopped before the message could be handled")
+            raise NotRunningError("the service stopped before the message was handled")
         message = RawMessage(payload, subject, self._address, self._name)
-        reaction = self._react(subscription, message)
-        if isinstance(reaction, bytes | HandlerReply):
+        result = self._call_handler(subscription, message)
+        if isinstance(result, bytes | HandlerReply):
             self._capacity.release()
-            self._report(subject, reaction)
+            self._report(subject, result)
             return
-        run = self._track(reaction)
+        task = self._track(result)
         timer = asyncio.get_running_loop().call_later(
-            self._context.limits.handler_timeout_s, self._cancel, run
+            self._context.limits.handler_timeout_s, self._cancel, task
         )
-        run.add_done_callback(partial(self._on_consumed, subscription, timer))
+        task.add_done_callback(partial(self._on_consumed, subscription, timer))
 
     def _on_consumed(
         self,
         subscription: Subscription,
         timer: asyncio.TimerHandle,
-        run: asyncio.Future[HandlerReturn],
+        task: asyncio.Future[HandlerReturn],
     ) -> None:
         timer.cancel()
         self._capacity.release()
-        if not run.cancelled():
-            self._report(subscription.subject, reply_from_task(run, subscription))
+        if not task.cancelled():
+            self._report(subscription.subject, reply_from_task(task, subscription))
 
     # Asynchronous handlers.
 
     def _track(self, awaitable: Awaitable[HandlerReturn]) -> asyncio.Future[HandlerReturn]:
-        run = asyncio.ensure_future(awaitable)
-        self._running[run] = None
-        run.add_done_callback(self._on_over)
-        return run
+        task = asyncio.ensure_future(awaitable)
+        self._running[task] = None
+        task.add_done_callback(self._on_finished)
+        return task
 
-    def _cancel(self, run: asyncio.Future[HandlerReturn]) -> None:
-        """Cancel a handler nobody waits for; it counts until it is really over."""
-        if not run.done():
+    def _cancel(self, task: asyncio.Future[HandlerReturn]) -> None:
+        """Cancel a handler whose caller has stopped waiting; it is counted until it finishes."""
+        if not task.done():
             self._context.counters.handlers_timed_out += 1
-            run.cancel()
+            task.cancel()
 
-    def _on_over(self, run: asyncio.Future[HandlerReturn]) -> None:
-        self._running.pop(run, None)
-        if not run.cancelled():
-            # Asked for, or it would be reported as never looked at.
-            run.exception()
+    def _on_finished(self, task: asyncio.Future[HandlerReturn]) -> None:
+        self._running.pop(task, None)
+        if not task.cancelled():
+            # Retrieve the error, so that asyncio does not log it as never retrieved.
+            task.exception()
 
-    def _report(self, subject: str, answer: bytes | HandlerReply) -> None:
-        if isinstance(answer, HandlerReply):
+    def _report(self, subject: str, reply: bytes | HandlerReply) -> None:
+        if isinstance(reply, HandlerReply):
             self._context.counters.handlers_failed += 1
-            text = answer.payload.decode()
-            self._warn("one-way", "the handler of one-way %r failed: %s", subject, text)
+            text = reply.payload.decode()
+            self._warn("one-way", "handler of one-way %r failed: %s", subject, text)
 
     def _warn(self, key: str, text: str, *args: object) -> None:
         now = asyncio.get_running_loop().time()
         self._context.warn(f"local {key}", now, text, *args)
 
     async def close(self, grace_s: float) -> None:
-        """Let handlers finish for a while, then cancel them."""
+        """Wait `grace_s` seconds for running handlers, then cancel them."""
         self._is_closed = True
         if self._running:
             await asyncio.wait(list(self._running), timeout=grace_s)
-            late = list(self._running)
-            self._stopped.update(late)
-            for run in late:
-                run.cancel()
+            unfinished = list(self._running)
+            self._stopped.update(unfinished)
+            for task in unfinished:
+                task.cancel()
 
 
-def _to_reply(answer: HandlerReply) -> ReplyFrame:
-    return ReplyFrame(0, answer.status, answer.payload, answer.code, answer.retryable)
+def _to_reply_frame(reply: HandlerReply) -> ReplyFrame:
+    return ReplyFrame(0, reply.status, reply.payload, reply.code, reply.retryable)

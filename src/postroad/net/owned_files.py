@@ -1,8 +1,8 @@
-"""Files and directories that nobody else can have put there.
+"""Checks that files and directories belong to the user of this process, or to root.
 
-What a node keeps, and what it takes its secrets and its identity from, must belong to whoever runs
-it, or to root, as volumes of Kubernetes do. In a directory that others can write to, somebody else
-could have left a token that is known to them, or a store to read along.
+The data, secrets and certificates of a node must belong to the user that runs it, or to root, as
+volumes of Kubernetes do. In a directory that others can write to, another user could plant a token
+that it knows, or a store that it reads.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _ROOT = 0
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory, with those above it that are missing, which nobody else can look into.
+    """Create a directory that only its owner can access, with its missing parents.
 
-    One that is there already is checked, see `check_directory`.
+    An existing directory is checked, see `check_directory`.
 
     Raises:
-        ConfigError: it belongs to somebody else.
-        OSError: it cannot be made.
+        ConfigError: it belongs to another user.
+        OSError: it cannot be created.
     """
     missing = []
     while not path.exists():
@@ -37,87 +37,85 @@ def make_private_directory(path: Path) -> None:
         path = path.parent
     if not missing:
         check_directory(path)
-    for it in reversed(missing):
+    for directory in reversed(missing):
         try:
-            # Not `mkdir(parents=True)`, which leaves those above as open as the umask has them.
-            it.mkdir(_PRIVATE)
+            # Not mkdir(parents=True), which creates the parents with the mode of the umask.
+            directory.mkdir(_PRIVATE)
         except FileExistsError:
-            check_directory(it)
+            check_directory(directory)
 
 
 def check_directory(path: Path) -> None:
-    """Refuse a directory in which somebody else could exchange files.
+    """Check that no other user can replace files of a directory.
 
-    Of one that belongs to this user everybody else loses the right to write, and is told so; one of
-    root that all may write to, as Kubernetes makes them, is for root to mend.
+    If it belongs to this user and is world-writable, that permission is removed and logged; a
+    world-writable directory of root, as Kubernetes creates them, is left as it is.
 
     Raises:
-        ConfigError: it belongs to somebody else, or others can write to it.
-        OSError: there is none.
+        ConfigError: it belongs to another user, or others can write to it.
+        OSError: it does not exist.
     """
     _check_owner(path, path.lstat())
-    found = path.stat()
-    _check_owner(path, found)
-    if not stat.S_ISDIR(found.st_mode):
+    status = path.stat()
+    _check_owner(path, status)
+    if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-    if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid):
-        raise ConfigError(_refusal_of_writers(path, f"group {found.st_gid}", "g-w"))
-    is_open = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
-    if is_open and found.st_uid == os.geteuid():
-        path.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_IWOTH)
-        logger.warning("everybody could write to %s; only its owner and group can now", path)
+    if status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid):
+        raise ConfigError(_writable_error(path, f"group {status.st_gid}", "g-w"))
+    is_open = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+    if is_open and status.st_uid == os.geteuid():
+        path.chmod(stat.S_IMODE(status.st_mode) & ~stat.S_IWOTH)
+        logger.warning("directory %s was world-writable: that permission was removed", path)
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-    """Refuse a file that somebody else has put there, or could have written to.
+    """Check that a file belongs to this user or root, and that no other user can write to it.
 
     Raises:
-        ConfigError: so it is.
-        OSError: there is none.
+        ConfigError: it belongs to another user, or others can write to it.
+        OSError: it does not exist.
     """
     path = Path(path)
-    # A link of somebody else may lead to a file of ours.
+    # A symbolic link of another user may point to a file of this user.
     _check_owner(path, path.lstat())
     _check_content(path, path.stat())
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a file that passes `check_file`, which is the one that was read.
+    """Return the content of a file after the checks of `check_file`, on the opened file.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: it belongs to another user, or others can write to it.
         OSError: it cannot be read.
     """
     _check_owner(path, path.lstat())
-    # Whoever has put a pipe there must not have us wait for it.
+    # Opening a named pipe must not block.
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
         _check_content(path, os.fstat(file.fileno()))
         return file.read()
 
 
-def _check_content(path: Path, found: os.stat_result) -> None:
-    _check_owner(path, found)
-    if found.st_mode & stat.S_IWOTH:
-        raise ConfigError(_refusal_of_writers(path, "everybody", "o-w"))
-    if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid):
-        raise ConfigError(_refusal_of_writers(path, f"group {found.st_gid}", "g-w"))
+def _check_content(path: Path, status: os.stat_result) -> None:
+    _check_owner(path, status)
+    if status.st_mode & stat.S_IWOTH:
+        raise ConfigError(_writable_error(path, "everybody", "o-w"))
+    if status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid):
+        raise ConfigError(_writable_error(path, f"group {status.st_gid}", "g-w"))
 
 
-def _check_owner(path: Path, found: os.stat_result) -> None:
+def _check_owner(path: Path, status: os.stat_result) -> None:
     me = os.geteuid()
-    if found.st_uid in (me, _ROOT):
+    if status.st_uid in (me, _ROOT):
         return
-    owner, mine = _name_of(found.st_uid), _name_of(me)
+    owner, mine = _name_of(status.st_uid), _name_of(me)
     raise ConfigError(
-        f"{path} belongs to {owner}, and this runs as {mine}: somebody else may have put it there. "
-        f"Run it as {owner}, or remove it, or take it over with `chown {mine} {path}`"
+        f"{path} belongs to {owner}, and this runs as {mine}: another user may have planted it. "
+        f"Run as {owner}, or remove it, or take it over with `chown {mine} {path}`"
     )
 
 
-def _refusal_of_writers(path: Path, who: str, mend: str) -> str:
-    return (
-        f"{path} can be written by {who}, who could have put anything there: `chmod {mend} {path}`"
-    )
+def _writable_error(path: Path, writer: str, mode: str) -> str:
+    return f"{path} can be written by {writer}, and is not trusted: `chmod {mode} {path}`"
 
 
 def _is_own_group(gid: int) -> bool:

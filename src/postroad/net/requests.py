@@ -1,4 +1,4 @@
-"""One message on its way: what it may be, and what an error about it must tell."""
+"""Requests: validation, results, and errors with peer, subject and times."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from postroad.wire import ReplyFrame, ReplyStatus
 
 
 class ConnectionDown(msgspec.Struct, frozen=True):
-    """The connection ended before the reply."""
+    """The connection ended before the reply arrived."""
 
     error: MessagingError
     status: int = -1
 
 
 class RequestExpired(msgspec.Struct, frozen=True, gc=False):
-    """The request's time is over."""
+    """The timeout of the request has passed."""
 
     status: int = -2
 
@@ -46,15 +46,15 @@ EXPIRED = RequestExpired()
 
 
 def error_from_result(result: RequestResult, subject: str) -> MessagingError:
-    """The error a failed request raises, still without peer and times."""
+    """Return the error of a failed request, without peer and times."""
     if isinstance(result, ConnectionDown):
-        # Many share the result; raised, one error would hold the frames of them all.
+        # Requests share this result; a shared error would hold the frames of all callers.
         return copy.copy(result.error)
     if isinstance(result, RequestExpired):
         return ReplyTimeoutError("no reply in time")
     text = result.payload.decode("utf-8", "replace")
     if result.status == ReplyStatus.NO_HANDLER:
-        # Older peers send just the subject, if anything, and that is always worth another try.
+        # Older peers send only the subject, if anything; then a retry may help.
         is_transient = result.retryable or text in (subject, "")
         return NoHandlerError(_no_handler_text(text, subject), retryable=is_transient)
     if result.status == ReplyStatus.STOPPING:
@@ -67,7 +67,7 @@ def error_from_result(result: RequestResult, subject: str) -> MessagingError:
 
 
 def stopped_while_in_flight() -> ConnectionDown:
-    """What requests get when their own service stops."""
+    """Return the result of requests that are in flight when the service stops."""
     return ConnectionDown(
         NotRunningError(
             "the service stopped while the request was in flight", outcome=Outcome.UNKNOWN
@@ -76,7 +76,7 @@ def stopped_while_in_flight() -> ConnectionDown:
 
 
 def _no_handler_text(text: str, subject: str) -> str:
-    """Peers of older versions send just the subject; newer ones may send a sentence."""
+    """Return the text of a missing handler; peers of older versions send only the subject."""
     if text and text != subject:
         return text
     return f"the peer has no handler for {subject!r}"
@@ -84,12 +84,12 @@ def _no_handler_text(text: str, subject: str) -> str:
 
 Payload: TypeAlias = bytes | bytearray | memoryview
 
-# Longer than anybody waits, and short enough to be told to a peer in milliseconds.
+# Longer than any caller waits, and small enough for the milliseconds of a frame.
 _TIMEOUT_S_MAX = 1e6
 
 
 class RequestAttempt:
-    """Whom a message is for, when it began and how long it may take."""
+    """Target, subject, start and timeout of one message; annotates its errors."""
 
     __slots__ = ("_now", "_started", "peer", "subject", "target", "timeout", "trace")
 
@@ -99,24 +99,24 @@ class RequestAttempt:
         self.target = target
         self.subject = subject
         self.timeout = timeout
-        # The peer for texts; its name is added once it is known.
+        # The peer for texts; its name is added when it is known.
         self.peer = str(target)
-        # The span it is told to belong to, if any.
+        # The span that the message belongs to, if any.
         self.trace: SpanContext | None = None
         self._now = now
         self._started = now()
 
     @property
     def deadline(self) -> float:
-        """When the time is over."""
+        """When the timeout passes, by the clock of the event loop."""
         return self._started + self.timeout
 
     @contextmanager
     def annotating_errors(self, last_failure: Callable[[Address], str | None]) -> Iterator[None]:
-        """Have every failure inside tell peer, subject and times.
+        """Add peer, subject and times to every error inside.
 
-        Running out of time in here means that the message was not written yet: once it is, its
-        reply's own deadline holds.
+        A timeout inside means that the message was not written yet: after that, the deadline of
+        the reply applies.
         """
         try:
             yield
@@ -141,7 +141,7 @@ class RequestAttempt:
 
 
 def validate_message(subject: str, payload: Payload) -> bytes:
-    """The payload as bytes that nobody can change any more."""
+    """Return the payload as immutable bytes."""
     try:
         size = len(subject.encode())
     except UnicodeEncodeError:
@@ -156,14 +156,14 @@ def validate_message(subject: str, payload: Payload) -> bytes:
 
 
 def validate_timeout(timeout: float) -> float:
-    """A time that can be waited for and told to a peer."""
+    """Return the timeout, capped at what a frame can carry."""
     if not timeout > 0:
         raise ConfigError(f"timeout={timeout!r} must be more than 0 seconds")
     return min(float(timeout), _TIMEOUT_S_MAX)
 
 
 def check_size(subject: str, data: bytes, maximum: int) -> None:
-    """Refuse a message that the connection does not carry."""
+    """Raise MessageTooLargeError if the message exceeds the limit of the connection."""
     size = len(data) + len(subject.encode())
     if size > maximum:
         raise MessageTooLargeError(

@@ -6,9 +6,11 @@ import asyncio
 import enum
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Never
 
 from postroad.core import (
     Address,
+    Lifecycle,
     Limits,
     to_address,
     tracing,
@@ -18,26 +20,28 @@ from postroad.core import (
 from postroad.core.cluster_secret import ClusterSecret
 from postroad.core.errors import (
     ConnectionClosedError,
-    MessagingError,
     NotRunningError,
     Outcome,
     UsageError,
-    WrongPeerError,
 )
 from postroad.net.connections.client import ClientConnection
 from postroad.net.connections.listener import ConnectionAcceptor
 from postroad.net.connections.pool import ConnectionPool
 from postroad.net.connections.server import ServerConnection
 from postroad.net.connections.tunnel import Tunnel
-from postroad.net.connections.tunnel_dialer import TunnelCalls, TunnelDialer
+from postroad.net.connections.tunnel_dialer import TunnelDialer
 from postroad.net.context import ConnectionContext
 from postroad.net.dispatch import MessageHandler, SubscriptionTable
-from postroad.net.identity import ProtocolConfig, ServiceIdentity, choose_advertised_address
+from postroad.net.identity import (
+    ProtocolConfig,
+    ServiceIdentity,
+    choose_advertised_address,
+    validate_hello_text,
+)
 from postroad.net.loopback import LoopbackTransport
 from postroad.net.requests import (
     Payload,
     RequestAttempt,
-    RequestResult,
     check_size,
     error_from_result,
     validate_message,
@@ -46,9 +50,6 @@ from postroad.net.requests import (
 from postroad.net.statistics import MessagingStatistics, collect_statistics
 from postroad.net.tls import TlsConfig
 from postroad.net.tracing import start_send_span
-
-# Addresses and subjects remembered with their link; forgetting them all costs one look-up each.
-_ROUTES_MAX = 4_096
 
 
 class _ServiceState(enum.Enum):
@@ -59,23 +60,26 @@ class _ServiceState(enum.Enum):
     STOPPED = "stopped"
 
 
-class MessagingService(TunnelCalls):
-    """Sends messages to other nodes and answers theirs.
+class MessagingService(Lifecycle):
+    """Requests, replies and one-way messages between this node and others.
 
         async with MessagingService("demo", "alpha") as service:
-            service.subscribe("echo", lambda message: message.payload)
+            service.serve("echo", lambda message: message.payload)
             reply = await service.request(other.address, "echo", b"hello")
 
     Args:
-        cluster: nodes of another cluster are refused.
+        cluster: the cluster's name; nodes of other clusters are rejected.
         name: this node's name; with TLS also the name in its certificate.
-        bind: where to listen, `host:port`; port 0 lets the system choose.
-        advertise: the address others reach this node at; the bound one by default.
-        tls: certificate files; without them everything travels in the clear.
+        bind: the address to listen at, `host:port`; with port 0 the system chooses the port.
+        advertise: the address at which others reach this node; the bound address by default.
+        tls: certificate files; without them messages are not encrypted.
         limits: every maximum and timeout.
-        protocol: what to speak; the default suits Postroad nodes.
-        secret: what all nodes of the cluster know, at least 16 characters; who does not is
-            refused. Several while it is being changed: the first is used, all are accepted.
+        protocol: profile and versions; the default suits Postroad nodes.
+        secret: the secret of the cluster, at least 16 characters; nodes that cannot prove it are
+            rejected. Several secrets during a change: the first is used, all are accepted.
+
+    Attributes:
+        tunnels: opens and accepts tunnels.
     """
 
     def __init__(
@@ -106,34 +110,37 @@ class MessagingService(TunnelCalls):
             is_secure=tls is not None,
         )
         self._subscriptions = SubscriptionTable()
+        self.tunnels = TunnelDialer(self._check_running)
+        # The cache of the pool, once there is one: read by every request.
         self._connection_cache: dict[tuple[Address | str, str], ClientConnection] = {}
         self._timeout_s = self.limits.request_timeout_s
         self._state = _ServiceState.NEW
-        # Ends with the start; and whether somebody wants the service stopped meanwhile.
+        # Done when start() is; `_is_stop_requested` says that stop() was called meanwhile.
         self._started: asyncio.Future[None] | None = None
-        self._is_stop_wanted = False
-        # The task that stops the service, once somebody wants that.
-        self._stopping: asyncio.Task[None] | None = None
-        # Set by start.
+        self._is_stop_requested = False
+        self._stop_task: asyncio.Task[None] | None = None
+        # Set by start().
         self._address: Address | None = None
-        self._bound: Address | None = None
+        self._bound_address: Address | None = None
         self._loop: asyncio.AbstractEventLoop
         self._now: Callable[[], float]
         self._context: ConnectionContext
         self._pool: ConnectionPool
-        self._reception: ConnectionAcceptor
-        self._local: LoopbackTransport
+        self._acceptor: ConnectionAcceptor
+        self._loopback: LoopbackTransport
 
-    # Life.
+    # Lifecycle.
 
     async def start(self) -> None:
-        """Listen and be ready to send."""
+        """Listen, and be ready to send."""
         if self._state is not _ServiceState.NEW:
-            raise UsageError(f"service {self.name!r} is {self._state.value}; make a new one")
+            raise UsageError(
+                f"cannot start service {self.name!r}: it is {self._state.value}; create a new one"
+            )
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time
         client_tls = None if self._tls is None else self._tls.client_context()
-        self._reception = ConnectionAcceptor(
+        self._acceptor = ConnectionAcceptor(
             self._loop,
             self._subscriptions,
             self._tls,
@@ -141,123 +148,147 @@ class MessagingService(TunnelCalls):
         )
         self._state = _ServiceState.STARTING
         self._started = self._loop.create_future()
-        self._is_stop_wanted = False
+        self._is_stop_requested = False
         try:
-            bound = await self._reception.bind(self._bind)
+            bound = await self._acceptor.bind(self._bind)
             address = choose_advertised_address(self._advertise, bound)
             config = await self._identity.wire_config_for(address)
-            self._check_still_wanted()
+            self._check_not_stopped()
         except BaseException:
-            self._reception.abort()
-            self._state = _ServiceState.STOPPED if self._is_stop_wanted else _ServiceState.NEW
+            self._acceptor.abort()
+            self._state = _ServiceState.STOPPED if self._is_stop_requested else _ServiceState.NEW
             raise
         finally:
             self._started.set_result(None)
-        self._address, self._bound = address, bound
+        self._address, self._bound_address = address, bound
         self._context = ConnectionContext(config, itertools.count(1).__next__)
         self._pool = ConnectionPool(self._context, self._loop)
         self._pool.tls = client_tls
-        self._tunnels = TunnelDialer(self._context, self._loop, self._pool)
-        self._local = LoopbackTransport(self._context, self._subscriptions, address)
+        self._connection_cache = self._pool.cache
+        self.tunnels.start(self._context, self._loop, self._pool)
+        self._loopback = LoopbackTransport(self._context, self._subscriptions, address)
         self._state = _ServiceState.RUNNING
         try:
-            await self._reception.start(self._context)
+            await self._acceptor.start(self._context)
         except BaseException:
             await self.stop(0.0)
             raise
-        self._check_still_wanted()
+        self._check_not_stopped()
 
-    def _check_still_wanted(self) -> None:
-        if self._is_stop_wanted:
-            raise NotRunningError(f"service {self.name!r} was stopped while it started")
+    def _check_not_stopped(self) -> None:
+        if self._is_stop_requested:
+            raise NotRunningError(f"service {self.name!r} was stopped during its start")
 
     async def stop(self, grace: float | None = None) -> None:
-        """Take no more requests, give those in flight `grace` seconds, close everything.
+        """Accept no more requests, wait `grace` seconds for those in flight, close everything.
 
-        A service that is starting, or about to, does not start any more.
+        A service that is new can no longer start; one that is starting fails to.
         """
         if self._state is _ServiceState.NEW:
             self._state = _ServiceState.STOPPED
         elif self._started is not None:
-            self._is_stop_wanted = True
+            self._is_stop_requested = True
             await asyncio.shield(self._started)
         if self._state is _ServiceState.RUNNING:
             self._state = _ServiceState.STOPPING
             self._context.is_stopped = True
             grace_s = self.limits.stop_grace_s if grace is None else grace
-            self._stopping = self._loop.create_task(self._stop(grace_s))
-        if self._stopping is not None:
-            await asyncio.shield(self._stopping)
+            self._stop_task = self._loop.create_task(self._stop(grace_s))
+        if self._stop_task is not None:
+            await asyncio.shield(self._stop_task)
 
     async def _stop(self, grace_s: float) -> None:
-        """Close everything; a task of its own, so that it ends even if its caller is cancelled."""
-        parts = (self._tunnels, self._pool, self._reception, self._local)
+        """Close everything; runs as a task, so that it finishes if the caller is cancelled."""
+        parts = (self.tunnels, self._pool, self._acceptor, self._loopback)
         await asyncio.gather(*(part.close(grace_s) for part in parts))
-        self._connection_cache.clear()
         self._state = _ServiceState.STOPPED
 
     @property
     def address(self) -> Address:
-        """The address others reach this node at."""
+        """The address at which others reach this node."""
         if self._address is None:
-            raise UsageError("start() the service first; its address is known from then on")
+            raise self._not_started("address")
         return self._address
 
     @property
     def bound_address(self) -> Address:
-        """The address this node listens at, with the port that was really bound."""
-        if self._bound is None:
-            raise UsageError("start() the service first; its address is known from then on")
-        return self._bound
+        """The address at which this node listens, with the port that was bound."""
+        if self._bound_address is None:
+            raise self._not_started("bound address")
+        return self._bound_address
 
     @property
     def incarnation(self) -> int:
-        """The number that tells this process from others of its name; later ones have higher."""
+        """A number unique to this process; a later process of the same name has a higher one."""
         if self._address is None:
-            raise UsageError("start() the service first; its incarnation is known from then on")
+            raise self._not_started("incarnation")
         return self._context.config.hello.incarnation
 
+    def _not_started(self, field: str) -> UsageError:
+        return UsageError(f"service {self.name!r} has no {field} yet; start() it first")
+
     def set_duplicate_name_callback(self, callback: Callable[[Address, int], None]) -> None:
-        """Have a callback told the address and incarnation of nodes of this name that connect."""
+        """Call back with address and incarnation of each peer that connects with this name."""
         self._check_running()
         self._context.on_duplicate_name = callback
 
     def clear_duplicate_name_callback(self) -> None:
-        """Tell nobody any more."""
+        """Remove the callback for duplicate names."""
         self._context.on_duplicate_name = None
+
+    def set_hello_membership(self, is_member: bool) -> None:
+        """Set whether new connections announce this node as a member of its cluster."""
+        self._context.replace_hello(is_member=is_member)
+
+    def set_hello_role(self, role: str, zone: str | None) -> None:
+        """Set the role and zone among cells that new connections announce; "" means no role."""
+        self._check_running()
+        self._context.replace_hello(
+            role=validate_hello_text("role", role), zone=validate_hello_text("zone", zone or "")
+        )
 
     @property
     def uses_tls(self) -> bool:
-        """Whether everything it sends and accepts goes through TLS."""
+        """Whether all connections use TLS."""
         return self._tls is not None
 
     @property
     def is_closed(self) -> bool:
-        """Whether peers have proven who they are, or at least that they belong to the cluster."""
+        """Whether peers must prove their name by certificate, or that they know the secret."""
         return self.secret is not None or (self._tls is not None and self._tls.is_mutual)
 
     async def reload_tls(self) -> None:
-        """Read the certificate files again and use them for every new connection."""
+        """Read the certificate files again; new connections use them."""
         self._check_running()
         if self._tls is None:
-            raise UsageError("this service was made without TLS")
+            raise UsageError(
+                f"cannot reload certificates of service {self.name!r}: it was created without TLS"
+            )
         client_tls = self._tls.client_context()
-        await self._reception.reload_tls()
+        await self._acceptor.reload_tls()
         self._pool.tls = client_tls
 
     # Handlers.
 
-    def subscribe(self, subject: str, handler: MessageHandler, *, one_way: bool = False) -> None:
-        """Have `handler(message)` called for messages to the subject.
+    def serve(self, subject: str, handler: MessageHandler) -> None:
+        """Register the handler that replies to requests of the subject.
 
         A handler is a function or a coroutine function; it returns the reply, or None for an empty
-        one. Functions run on the event loop and must not block. A `one_way` handler consumes
-        messages and never replies.
+        one. Functions run on the event loop and must not block.
         """
-        self._subscriptions.add(subject, handler, one_way=one_way)
+        self._subscriptions.add(subject, handler, one_way=False)
+
+    def subscribe(self, subject: str, handler: MessageHandler, **unexpected: Never) -> None:
+        """Register the handler of one-way messages of the subject; it never replies."""
+        if unexpected:
+            raise TypeError(
+                f"subscribe() got an unexpected keyword argument {next(iter(unexpected))!r}: "
+                "subscribe() registers a handler of one-way messages, serve() one that replies"
+            )
+        self._subscriptions.add(subject, handler, one_way=True)
 
     def unsubscribe(self, subject: str) -> bool:
-        """Forget the handler of the subject; False if there was none."""
+        """Remove the handler of the subject; return False if there was none."""
         return self._subscriptions.remove(subject)
 
     # Sending.
@@ -270,48 +301,48 @@ class MessagingService(TunnelCalls):
         *,
         timeout: float | None = None,
         keep_alive: bool = True,
-        wait: bool = False,
+        wait_for_connection: bool = False,
         peer: str | None = None,
     ) -> bytes:
         """Send a request and return the reply.
 
         Args:
-            address: the node, as it advertises itself.
-            subject: chooses the handler there.
-            payload: what the handler gets.
-            timeout: seconds for everything, from connecting to the reply.
+            address: the address that the node advertises.
+            subject: selects the handler.
+            payload: the body of the message.
+            timeout: seconds from connecting to the reply; the limit `request_timeout_s` by default.
             keep_alive: False uses a connection of its own and closes it afterwards.
-            wait: keep trying to connect until the timeout instead of failing at once.
-            peer: the name of the node that must answer at the address.
+            wait_for_connection: retry to connect until the timeout instead of failing at once.
+            peer: the name that the node at the address must have.
 
         Raises:
-            MessagingError: one of its sub-classes; `outcome` says whether the peer may have acted.
+            MessagingError: one of its subclasses; `outcome` says whether the peer may have acted.
         """
-        link = self._connection_cache.get((address, subject))
+        connection = self._connection_cache.get((address, subject))
         if (
-            link is None
-            or not link.can_send
+            connection is None
+            or not connection.can_send
             or type(payload) is not bytes
-            # No character takes more than four bytes; the exact size is checked thoroughly.
-            or len(payload) + 4 * len(subject) > link.send_bytes_max
+            # A character takes at most four bytes; the slow path checks the exact size.
+            or len(payload) + 4 * len(subject) > connection.send_bytes_max
             or not keep_alive
-            or (peer is not None and not link.is_peer(peer))
+            or (peer is not None and not connection.is_peer(peer))
         ):
             return await self._request_slow_path(
-                address, subject, payload, timeout, keep_alive, wait, peer
+                address, subject, payload, timeout, keep_alive, wait_for_connection, peer
             )
         timeout = self._timeout_s if timeout is None else validate_timeout(timeout)
         span = trace = None
         if tracing.tracer is not None:
-            # Nothing of the user's runs inside of it, so that nobody has to know of it here.
-            span = start_send_span(subject, node=self.name, peer=link.address)
+            # No code of the user runs inside the span, so it need not become the current one.
+            span = start_send_span(subject, node=self.name, peer=connection.address)
             trace = span.context
         started = self._now()
-        id, future = link.request(subject, payload, started, timeout, trace)
+        id, future = connection.request(subject, payload, started, timeout, trace)
         try:
             result = await future
         except asyncio.CancelledError as error:
-            link.cancel_request(id)
+            connection.cancel_request(id)
             if span is not None:
                 span.end(error)
             raise
@@ -319,25 +350,15 @@ class MessagingService(TunnelCalls):
             if span is not None:
                 span.end()
             return result.payload  # type: ignore[union-attr]
-        failure = self._failure(link, result, subject, started, timeout)
-        if span is not None:
-            span.end(failure)
-        raise failure
-
-    def _failure(
-        self,
-        link: ClientConnection,
-        result: RequestResult,
-        subject: str,
-        started: float,
-        timeout: float,
-    ) -> MessagingError:
-        return error_from_result(result, subject).with_context(
-            peer=link.describe_peer(link.address),
+        failure = error_from_result(result, subject).with_context(
+            peer=connection.describe_peer(connection.address),
             subject=subject,
             elapsed_s=self._now() - started,
             timeout_s=timeout,
         )
+        if span is not None:
+            span.end(failure)
+        raise failure
 
     async def send(
         self,
@@ -346,12 +367,12 @@ class MessagingService(TunnelCalls):
         payload: Payload = b"",
         *,
         timeout: float | None = None,
-        wait: bool = False,
+        wait_for_connection: bool = False,
         peer: str | None = None,
     ) -> None:
-        """Send a one-way message; returns once it is handed to the connection.
+        """Send a one-way message; return when the connection has it.
 
-        Waits while the peer is slow to read. The arguments are those of `request`.
+        Waits while the peer reads too slowly. Arguments and errors are those of `request`.
         """
         attempt, data = self._prepare_attempt(address, subject, payload, timeout)
         span = start_send_span(subject, node=self.name, peer=peer or attempt.peer, one_way=True)
@@ -359,14 +380,15 @@ class MessagingService(TunnelCalls):
         with span, attempt.annotating_errors(self._pool.last_failure):
             async with asyncio.timeout_at(attempt.deadline):
                 if attempt.target == self._address:
-                    self._check_local(attempt, data, peer)
-                    await self._local.send(subject, data)
+                    self._loopback.check(attempt, data, peer)
+                    await self._loopback.send(subject, data)
                     return
-                link = await self._acquire_connection(address, attempt, wait=wait, peer=peer)
-                check_size(subject, data, link.send_bytes_max)
-                link.send_one_way(subject, data, self._now(), attempt.trace)
-                if not link.has_pending_flush:
-                    # So much was queued that it was written at once: let others have a turn.
+                connection = await self._pool.acquire(address, attempt, retry=wait_for_connection)
+                connection.check_peer(peer)
+                check_size(subject, data, connection.send_bytes_max)
+                connection.send_one_way(subject, data, self._now(), attempt.trace)
+                if not connection.has_pending_flush:
+                    # The buffer was large enough to be written at once: let other tasks run.
                     await asyncio.sleep(0)
 
     async def _request_slow_path(
@@ -376,28 +398,33 @@ class MessagingService(TunnelCalls):
         payload: Payload,
         timeout: float | None,
         keep_alive: bool,
-        wait: bool,
+        wait_for_connection: bool,
         peer: str | None,
     ) -> bytes:
-        """The request as it goes when anything has to be found, opened, checked or awaited."""
+        """Send a request for which a connection must be opened, awaited or checked."""
         attempt, data = self._prepare_attempt(address, subject, payload, timeout)
         span = start_send_span(subject, node=self.name, peer=peer or attempt.peer)
         attempt.trace = span.context
         with span, attempt.annotating_errors(self._pool.last_failure):
             if attempt.target == self._address:
-                self._check_local(attempt, data, peer)
-                return await self._local.request(subject, data, attempt.deadline)
+                self._loopback.check(attempt, data, peer)
+                return await self._loopback.request(subject, data, attempt.deadline)
             if keep_alive:
                 async with asyncio.timeout_at(attempt.deadline):
-                    link = await self._acquire_connection(address, attempt, wait=wait, peer=peer)
-                return await self._send_request(link, attempt, data)
+                    connection = await self._pool.acquire(
+                        address, attempt, retry=wait_for_connection
+                    )
+                    connection.check_peer(peer)
+                return await self._send_request(connection, attempt, data)
             async with asyncio.timeout_at(attempt.deadline):
-                link = await self._pool.acquire_exclusive(attempt.target, wait=wait)
+                connection = await self._pool.acquire_exclusive(
+                    attempt.target, retry=wait_for_connection
+                )
             try:
-                link.check_peer(peer)
-                return await self._send_request(link, attempt, data)
+                connection.check_peer(peer)
+                return await self._send_request(connection, attempt, data)
             finally:
-                self._pool.release(link, "transient request done")
+                self._pool.release(connection, "request finished")
 
     def _prepare_attempt(
         self, address: Address | str, subject: str, payload: Payload, timeout: float | None
@@ -408,42 +435,23 @@ class MessagingService(TunnelCalls):
         return RequestAttempt(to_address(address), subject, timeout, self._now), data
 
     async def _send_request(
-        self, link: ClientConnection, attempt: RequestAttempt, data: bytes
+        self, connection: ClientConnection, attempt: RequestAttempt, data: bytes
     ) -> bytes:
-        attempt.peer = link.describe_peer(attempt.target)
-        if not link.is_open:
+        attempt.peer = connection.describe_peer(attempt.target)
+        if not connection.is_open:
             raise ConnectionClosedError("closed before the request", outcome=Outcome.NOT_SENT)
-        check_size(attempt.subject, data, link.send_bytes_max)
+        check_size(attempt.subject, data, connection.send_bytes_max)
         now = self._now()
-        left_s = max(attempt.deadline - now, 0.001)
-        id, future = link.request(attempt.subject, data, now, left_s, attempt.trace)
+        remaining_s = max(attempt.deadline - now, 0.001)
+        id, future = connection.request(attempt.subject, data, now, remaining_s, attempt.trace)
         try:
             result = await future
         except asyncio.CancelledError:
-            link.cancel_request(id)
+            connection.cancel_request(id)
             raise
         if result.status == 0:
             return result.payload  # type: ignore[union-attr]
         raise error_from_result(result, attempt.subject)
-
-    async def _acquire_connection(
-        self, address: Address | str, attempt: RequestAttempt, *, wait: bool, peer: str | None
-    ) -> ClientConnection:
-        """A link with room for one more message."""
-        route = (address, attempt.subject)
-        link = self._connection_cache.get(route)
-        while link is None or not link.can_send:
-            if link is None or not link.is_open:
-                link = await self._pool.acquire(attempt.target, attempt.subject, wait=wait)
-                if link.is_shared:
-                    if len(self._connection_cache) >= _ROUTES_MAX:
-                        self._connection_cache.clear()
-                    self._connection_cache[route] = link
-            elif await link.wait_for_capacity():
-                break
-            self._check_running()
-        link.check_peer(peer)
-        return link
 
     # Checks.
 
@@ -451,30 +459,23 @@ class MessagingService(TunnelCalls):
         if self._state is not _ServiceState.RUNNING:
             raise NotRunningError(f"service {self.name!r} is {self._state.value}")
 
-    def _check_local(self, attempt: RequestAttempt, data: bytes, peer: str | None) -> None:
-        """What the connection would check if there were one."""
-        attempt.peer = f"{attempt.target} ({self.name})"
-        check_size(attempt.subject, data, self.limits.frame_bytes_max)
-        if peer is not None and peer != self.name:
-            raise WrongPeerError(f"expected node {peer!r}, but this node, {self.name!r}, is there")
-
-    # Looking inside.
+    # Monitoring.
 
     def statistics(self) -> MessagingStatistics:
-        """Counters since the start, and what is open now."""
+        """Return counters since the start and the number of open connections."""
         if self._address is None:
             return MessagingStatistics(subscriptions=len(self._subscriptions.by_subject))
-        accepted = self._reception.links
+        accepted = self._acceptor.connections
         return collect_statistics(
             self._context,
-            dialed=[link for link in self._pool.links if link.transport is not None],
-            accepted=[link for link in accepted if isinstance(link, ServerConnection)],
-            dialed_tunnels=[link for link in self._pool.tunnels if link.transport is not None],
-            accepted_tunnels=[link for link in accepted if isinstance(link, Tunnel)],
-            local_handlers=len(self._local),
+            client_connections=self._pool.connections,
+            client_tunnels=list(self._pool.tunnels),
+            server_connections=[peer for peer in accepted if isinstance(peer, ServerConnection)],
+            server_tunnels=[peer for peer in accepted if isinstance(peer, Tunnel)],
+            local_handlers=len(self._loopback),
             subscriptions=len(self._subscriptions.by_subject),
         )
 
     def __repr__(self) -> str:
-        where = f" at {self._address}" if self._address is not None else ""
-        return f"<MessagingService {self.name}{where} {self._state.value}>"
+        place = f" at {self._address}" if self._address is not None else ""
+        return f"<MessagingService {self.name}{place} {self._state.value}>"

@@ -1,4 +1,4 @@
-"""What a service has done so far. Links add to the counters; `statistics()` copies them."""
+"""Counters of a messaging service, and the snapshot of them that `statistics()` returns."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class NetworkCounters(msgspec.Struct):
     requests_received: int = 0
     replies_sent: int = 0
     local_requests: int = 0
-    """Requests and messages to the own address, which never touch a socket."""
+    """Requests and one-way messages of this node to itself, which use no socket."""
     tunnel_messages_sent: int = 0
     tunnel_messages_received: int = 0
 
     requests_timed_out: int = 0
     requests_cancelled: int = 0
     requests_expired: int = 0
-    """Received ones whose caller had given up before their handler could begin."""
+    """Received requests whose timeout passed before their handler could start."""
     replies_late: int = 0
-    """Replies that came after their request had timed out or was cancelled."""
+    """Replies received after their request had timed out or was cancelled."""
     frames_ignored: int = 0
     handlers_failed: int = 0
     handlers_timed_out: int = 0
@@ -43,66 +43,69 @@ class NetworkCounters(msgspec.Struct):
     connections_failed: int = 0
     connections_accepted: int = 0
     connections_rejected: int = 0
-    """Accepted ones above the limit, closed at once."""
+    """Connections above the limit, closed as soon as they were accepted."""
     connections_lost: int = 0
-    """Open ones that ended without this side wanting it."""
+    """Open connections that ended without this node closing them."""
     tls_failures: int = 0
-    """Connections to this node on which TLS could not be agreed."""
+    """Connections to this node whose TLS handshake failed."""
     protocol_errors: int = 0
-    """Connections closed because the peer broke the protocol or fell silent."""
+    """Connections closed because the peer violated the protocol or sent no heartbeats."""
 
     bytes_sent: int = 0
     bytes_received: int = 0
 
 
 class MessagingStatistics(NetworkCounters):
-    """A snapshot of the counters, and what is open now."""
+    """A snapshot of the counters, and gauges of open connections, requests and handlers."""
 
     dialed: int = 0
     accepted: int = 0
     tunnels: int = 0
-    """Those of the dialed and accepted connections that are tunnels."""
+    """Tunnels among the dialed and accepted connections."""
     requests_pending: int = 0
     handlers_running: int = 0
     unfinished_bytes: int = 0
-    """Memory of frames that are not whole yet."""
+    """Bytes received of frames that are still incomplete."""
     subscriptions: int = 0
     protocol_errors_by_kind: dict[str, int] = {}
     round_trips_s: dict[str, float] = {}
-    """Last time of a heartbeat to a peer and back, by its address (version 3)."""
+    """Last round trip of a heartbeat in seconds, by address of the peer (version 3)."""
 
 
 def collect_statistics(
     context: ConnectionContext,
     *,
-    dialed: Sequence[ClientConnection],
-    accepted: Sequence[ServerConnection],
-    dialed_tunnels: Sequence[Tunnel],
-    accepted_tunnels: Sequence[Tunnel],
+    client_connections: Sequence[ClientConnection],
+    client_tunnels: Sequence[Tunnel],
+    server_connections: Sequence[ServerConnection],
+    server_tunnels: Sequence[Tunnel],
     local_handlers: int,
     subscriptions: int,
 ) -> MessagingStatistics:
-    """A snapshot: what ended links have added to the counters, and what open ones have so far."""
-    tunnels = (*dialed_tunnels, *accepted_tunnels)
-    links = (*dialed, *accepted, *tunnels)
+    """Return a snapshot: the counters, which closed connections have added to, and open ones."""
+    clients = [client for client in client_connections if client.transport is not None]
+    dialed_tunnels = [tunnel for tunnel in client_tunnels if tunnel.transport is not None]
+    servers = server_connections
+    tunnels = (*dialed_tunnels, *server_tunnels)
+    connections = (*clients, *servers, *tunnels)
     totals = msgspec.structs.asdict(context.counters)
-    totals["requests_sent"] += sum(link.requests_sent for link in dialed)
-    totals["requests_received"] += sum(link.requests_received for link in accepted)
-    totals["replies_sent"] += sum(link.replies_sent for link in accepted)
+    totals["requests_sent"] += sum(client.requests_sent for client in clients)
+    totals["requests_received"] += sum(server.requests_received for server in servers)
+    totals["replies_sent"] += sum(server.replies_sent for server in servers)
     totals["tunnel_messages_sent"] += sum(tunnel.messages_sent for tunnel in tunnels)
     totals["tunnel_messages_received"] += sum(tunnel.messages_received for tunnel in tunnels)
-    totals["bytes_sent"] += sum(link.bytes_sent for link in links)
-    totals["bytes_received"] += sum(link.bytes_received for link in links)
-    trips = {str(link.address): link.wire.round_trip_s for link in dialed}
+    totals["bytes_sent"] += sum(connection.bytes_sent for connection in connections)
+    totals["bytes_received"] += sum(connection.bytes_received for connection in connections)
+    round_trips = {str(client.address): client.wire.round_trip_s for client in clients}
     return MessagingStatistics(
         **totals,
-        dialed=len(dialed) + len(dialed_tunnels),
-        accepted=len(accepted) + len(accepted_tunnels),
+        dialed=len(clients) + len(dialed_tunnels),
+        accepted=len(servers) + len(server_tunnels),
         tunnels=len(tunnels),
-        requests_pending=sum(len(link.pending) for link in dialed),
-        handlers_running=sum(len(link.running) for link in accepted) + local_handlers,
+        requests_pending=sum(len(client.pending) for client in clients),
+        handlers_running=sum(len(server.running) for server in servers) + local_handlers,
         unfinished_bytes=context.unfinished.used_bytes,
         subscriptions=subscriptions,
         protocol_errors_by_kind=dict(context.protocol_errors_by_kind),
-        round_trips_s={peer: trip for peer, trip in trips.items() if trip is not None},
+        round_trips_s={peer: time_s for peer, time_s in round_trips.items() if time_s is not None},
     )

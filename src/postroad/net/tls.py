@@ -1,4 +1,4 @@
-"""TLS 1.3 from certificate files: contexts for both sides, and who a peer's certificate names."""
+"""TLS 1.3 from certificate files: contexts for both sides, and the names in certificates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from postroad.net.owned_files import check_file, read_file
 
 _REASONS = {
     "KEY_VALUES_MISMATCH": "the key belongs to another certificate",
-    "NO_START_LINE": "one of them is not in PEM form",
+    "NO_START_LINE": "one of them is not in PEM format",
     "NO_CERTIFICATE_OR_CRL_FOUND": "there is no certificate in it",
 }
 
@@ -25,17 +25,17 @@ PathText: TypeAlias = str | os.PathLike[str]
 
 
 def load_certificate(
-    context: ssl.SSLContext, certificate: PathText, key: PathText, *, what: str
+    context: ssl.SSLContext, certificate: PathText, key: PathText, *, label: str
 ) -> None:
-    """Have a context show a certificate.
+    """Load a certificate chain and its key into a context.
 
     Args:
-        what: how errors call the certificate, as `TLS certificate`.
+        label: the name of the certificate in errors, such as `TLS certificate`.
 
     Raises:
-        ConfigError: the files cannot be read, or do not fit together.
+        ConfigError: a file cannot be read, or key and certificate do not match.
     """
-    place = f"{what} {certificate} with key {key} cannot be used"
+    place = f"{label} {certificate} with key {key} cannot be used"
     for path in (certificate, key):
         try:
             read_file(Path(path))
@@ -44,65 +44,65 @@ def load_certificate(
         except ConfigError as error:
             raise ConfigError(f"{place}: {error}") from None
 
-    def refuse() -> NoReturn:
-        # Otherwise a node would stand still and wait for somebody at a keyboard.
-        raise ConfigError(f"{place}: the key is encrypted; give one that is not")
+    def reject_password() -> NoReturn:
+        # Without a callback, OpenSSL would wait for a password at the terminal.
+        raise ConfigError(f"{place}: the key is encrypted; provide an unencrypted one")
 
     try:
-        context.load_cert_chain(certificate, key, password=refuse)
+        context.load_cert_chain(certificate, key, password=reject_password)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"{place}: {describe_tls_file_error(error)}") from error
 
 
-def load_trust(context: ssl.SSLContext, trust: PathText, *, what: str) -> None:
-    """Have a context trust those who are signed by certificates in a file; raises ConfigError."""
+def load_trust(context: ssl.SSLContext, trust: PathText, *, label: str) -> None:
+    """Load the certificate authorities of a file into a context; raises ConfigError."""
     try:
         check_file(trust)
         context.load_verify_locations(trust)
     except ConfigError as error:
-        raise ConfigError(f"{what} {trust} cannot be used: {error}") from None
+        raise ConfigError(f"{label} {trust} cannot be used: {error}") from None
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
-            f"{what} {trust} cannot be used: {describe_tls_file_error(error)}"
+            f"{label} {trust} cannot be used: {describe_tls_file_error(error)}"
         ) from error
 
 
 def describe_tls_file_error(error: OSError) -> str:
-    """What is wrong with files of certificates, in words."""
+    """Return the cause of an error of certificate files, for people."""
     if isinstance(error, ssl.SSLError):
         if error.reason in _REASONS:
             return _REASONS[error.reason]
         if "PEM lib" in str(error):
-            return "one of them is not in PEM form"
+            return "one of them is not in PEM format"
     return error.strerror or str(error)
 
 
 class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Certificate files of a node, in PEM. `postroad certs` makes them for development."""
+    """Certificate files of a node, in PEM format. `postroad certs` creates them for development."""
 
     certificate: str | os.PathLike[str]
     """The node's certificate chain; its subject alternative name is the node's name."""
     key: str | os.PathLike[str]
     """The private key of the certificate."""
     trust: str | os.PathLike[str]
-    """Certificates of those who sign the nodes of this cluster."""
+    """Certificates of the authorities that sign the nodes of this cluster."""
     is_mutual: bool = True
-    """Whether this node demands a certificate of whoever connects to it.
+    """Whether this node requires a certificate of its clients.
 
-    If not, whoever shows none is let in, and is nobody known: its messages name no sender.
+    If not, clients without a certificate are accepted, and their messages have no sender name.
     """
 
     def server_context(self) -> ssl.SSLContext:
-        """For accepted connections; reads the files anew."""
+        """Return a context for accepted connections; reads the files again."""
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
-        # Even where none is demanded, one that is shown is verified, and says who its owner is.
+        # A certificate that is shown is verified, even if none is required, and names the client.
         context.verify_mode = ssl.CERT_REQUIRED if self.is_mutual else ssl.CERT_OPTIONAL
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """For dialed connections; reads the files anew."""
+        """Return a context for dialed connections; reads the files again."""
         context = self._context(ssl.PROTOCOL_TLS_CLIENT)
-        # Nodes are known by name, not by host: the name is compared once the peer has told it.
+        # Nodes have names, not hosts: the name is compared when the hello of the peer arrives.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         return context
@@ -110,15 +110,15 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _context(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        load_certificate(context, self.certificate, self.key, what="TLS certificate")
-        load_trust(context, self.trust, what="TLS trust")
+        load_certificate(context, self.certificate, self.key, label="TLS certificate")
+        load_trust(context, self.trust, label="TLS trust")
         return context
 
 
 def report_failed_handshakes(
     context: ssl.SSLContext, report: Callable[[ssl.SSLError], None]
 ) -> None:
-    """Report handshakes that fail on the server's side, which event loops keep to themselves."""
+    """Report failed handshakes of the server side, which event loops do not."""
 
     class ReportingObject(ssl.SSLObject):
         def do_handshake(self) -> None:
@@ -134,7 +134,7 @@ def report_failed_handshakes(
 
 
 def certificate_names(transport: asyncio.BaseTransport) -> tuple[str, ...] | None:
-    """DNS names in the peer's certificate in their order, or None if it showed none."""
+    """Return the DNS names in the certificate of the peer, in order, or None without one."""
     certificate = transport.get_extra_info("peercert")
     if not certificate:
         return None

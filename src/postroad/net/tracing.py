@@ -16,20 +16,20 @@ from postroad.net.dispatch import (
     call_handler,
 )
 
-# What nodes tell each other all the time by themselves would bury everything else.
+# Internal messages are so many that their spans would hide all others.
 _OWN_SUBJECTS = frozenset({"desk"})
 _OWN_PREFIXES = ("cluster.", "durable.", "internal.", "postroad.")
 
 
 def is_internal_subject(subject: str) -> bool:
-    """Whether messages to a subject are Postroad's own, which nobody traces."""
+    """Whether a subject is internal to Postroad: its messages are not traced."""
     return subject in _OWN_SUBJECTS or subject.startswith(_OWN_PREFIXES)
 
 
 def start_send_span(
     subject: str, *, node: str, peer: str | Address, one_way: bool = False
 ) -> SpanLike:
-    """The span of a message that this node sends."""
+    """Start the span of a message that this node sends."""
     if tracing.tracer is None or is_internal_subject(subject):
         return tracing.NOOP_SPAN
     kind, verb = (SpanKind.PRODUCER, "send") if one_way else (SpanKind.CLIENT, "request")
@@ -46,7 +46,7 @@ def _shown(peer: str | Address) -> str:
 def call_handler_traced(
     subscription: Subscription, message: RawMessage, parent: SpanContext | None, *, node: str
 ) -> HandlerResult:
-    """Call the handler inside of a span that ends when the handler has."""
+    """Call the handler inside a span that ends when the handler finishes."""
     subject = message.subject
     if is_internal_subject(subject):
         return call_handler(subscription, message)
@@ -62,7 +62,7 @@ def call_handler_traced(
         elif isinstance(reaction, bytes):
             span.end()
         else:
-            # A future, since a coroutine around it would lose it if it were cancelled at once.
+            # A future: a wrapping coroutine cancelled before its start would not end the span.
             reaction = asyncio.ensure_future(reaction)
             reaction.add_done_callback(partial(_end, span))
     return reaction

@@ -1,4 +1,4 @@
-"""For tests: a simulator of whole nodes under virtual time, and a broker for unit tests."""
+"""Test tools: a simulator of whole nodes in virtual time, and a broker for unit tests."""
 
 from postroad.testing.broker import RecordedCall, RecordedEvent, Stub, TestBroker
 from postroad.testing.clock import ManualClock

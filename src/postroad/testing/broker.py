@@ -1,4 +1,4 @@
-"""A broker for unit tests of services: no network, everything written down, the rest stubbed."""
+"""A broker for unit tests of services: no network, recorded calls and events, stubs."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class RecordedCall(msgspec.Struct, frozen=True):
     action: str
     params: Any
     meta: Mapping[str, Any]
-    """What was said with this call, without what came along from the one it is part of."""
+    """The meta of this call, without the meta inherited from its parent."""
     headers: Mapping[str, Any]
     caller: str | None
-    """The service that made it."""
+    """The service that made the call."""
 
 
 class RecordedEvent(msgspec.Struct, frozen=True):
@@ -48,30 +48,30 @@ class RecordedEvent(msgspec.Struct, frozen=True):
 
 
 class Stub:
-    """Answers calls of an action in place of whoever has it.
+    """Replaces an action.
 
     Attributes:
-        action: its full name.
-        calls: the contexts of the calls it answered.
+        action: the full name of the action.
+        calls: the contexts of its calls.
     """
 
     def __init__(
-        self, action: str, returns: Any, raises: BaseException | None, answers: Next | None
+        self, action: str, return_value: Any, raises: BaseException | None, side_effect: Next | None
     ) -> None:
         self.action = action
         self.calls: list[Context] = []
-        self._returns = returns
+        self._return_value = return_value
         self._raises = raises
-        self._answers = answers
+        self._side_effect = side_effect
 
-    async def answer(self, ctx: Context) -> Any:
-        """What the caller gets."""
+    async def call(self, ctx: Context) -> Any:
+        """Record the call, and return or raise its result."""
         self.calls.append(ctx)
         if self._raises is not None:
             raise self._raises
-        if self._answers is None:
-            return self._returns
-        result = self._answers(ctx)
+        if self._side_effect is None:
+            return self._return_value
+        result = self._side_effect(ctx)
         return await result if inspect.isawaitable(result) else result
 
 
@@ -89,26 +89,26 @@ class TestBroker(Broker):
 
         async def test_an_order_is_confirmed() -> None:
             async with TestBroker(Shop()) as broker:
-                mail = broker.stub("mail.send", returns="sent")
+                mail = broker.stub("mail.send", return_value="sent")
                 assert await broker.call("shop.order", {"item": "tea"}) == "tea is on its way"
                 assert mail.calls[0].params == {"about": "tea"}
                 assert broker.events_named("shop.*")[0].data == {"item": "tea"}
 
     Services, validation, policies and middlewares are those of any broker. Handlers of events run
-    on their own: `wait_for_handlers` waits for them. A service that another one waits for when it
-    starts can be stood in for by a stub of one of its actions, made before the broker is started.
-    Durable events are emitted like others, so their handlers have no transaction.
+    in the background: `wait_for_handlers` waits for them. A dependency of a service counts as
+    available if one of its actions is stubbed before the broker starts. Durable events are emitted
+    like other events, so their handlers have no transaction.
 
     Args:
-        services: to be tested.
+        services: the services under test.
         middlewares, caching, settings: as of a Broker.
 
     Attributes:
         calls: all calls, in the order in which they were made.
-        events: all events that were sent; what brokers tell of themselves is not among them.
+        events: all events that were sent, without the internal events of brokers.
     """
 
-    __test__ = False  # pytest, which takes it for a test by its name.
+    __test__ = False  # Its name looks like a test to pytest.
 
     def __init__(
         self,
@@ -134,40 +134,42 @@ class TestBroker(Broker):
         self,
         action: str,
         *,
-        returns: Any = None,
+        return_value: Any = None,
         raises: BaseException | None = None,
-        answers: Next | None = None,
+        side_effect: Next | None = None,
     ) -> Stub:
-        """Answer calls of an action, whether a service has it or not; may be done at any time.
+        """Replace an action, whether a service has it or not, at any time.
 
-        There are no retries and no limits of time, and the params are not checked.
+        Calls of it are not retried, have no timeout, and their params are not validated.
 
         Args:
             action: the full name.
-            returns: the result.
-            raises: raised instead.
-            answers: called with the context instead, for its result; it may be a coroutine
-                function.
+            return_value: the result.
+            raises: an exception to raise instead.
+            side_effect: a function or coroutine function that is called with the context instead
+                and returns the result.
         """
-        if sum(it is not None for it in (returns, raises, answers)) > 1:
-            raise UsageError(f"stub of {action}: only one of returns, raises and answers")
-        stub = self._stubs[action] = Stub(action, returns, raises, answers)
+        if sum(effect is not None for effect in (return_value, raises, side_effect)) > 1:
+            raise UsageError(
+                f"cannot stub {action!r}: set only one of return_value, raises and side_effect"
+            )
+        stub = self._stubs[action] = Stub(action, return_value, raises, side_effect)
         return stub
 
     def unstub(self, action: str) -> None:
-        """Let calls of an action reach its service again."""
+        """Remove the stub of an action: calls reach its service again."""
         self._stubs.pop(action, None)
 
     def calls_to(self, action: str) -> list[RecordedCall]:
-        """The calls of an action, or of those that fit a pattern such as `mail.*`."""
-        return [it for it in self.calls if matches(it.action, action)]
+        """Return the calls of an action, or of actions that match a pattern such as `mail.*`."""
+        return [call for call in self.calls if matches(call.action, action)]
 
     def events_named(self, event: str) -> list[RecordedEvent]:
-        """The events of a name, or of those that fit a pattern, whichever way they were sent."""
-        return [it for it in self.events if matches(it.event, event)]
+        """Return the events of a name or pattern, whichever method sent them."""
+        return [record for record in self.events if matches(record.event, event)]
 
     def clear_records(self) -> None:
-        """Begin anew with all records; stubs stay."""
+        """Delete all records; stubs stay."""
         self.calls.clear()
         self.events.clear()
         self._failures.clear()
@@ -175,11 +177,11 @@ class TestBroker(Broker):
             stub.calls.clear()
 
     async def wait_for_handlers(self, *, timeout_s: float = 5.0) -> None:
-        """Wait until all handlers of events are through, also of those that they sent.
+        """Wait until all handlers of events have finished, also of events that they sent.
 
         Raises:
-            TimeoutError: one still runs.
-            Exception: what a handler raised, the first if several did.
+            TimeoutError: a handler still runs.
+            Exception: the first exception that a handler raised.
         """
         async with asyncio.timeout(timeout_s):
             await self._running().eventing.idle()
@@ -190,20 +192,20 @@ class TestBroker(Broker):
     async def wait_for_services(
         self, names: str | Iterable[str], *, timeout_s: float | None = None
     ) -> None:
-        """As of a Broker, but a service of which an action is stubbed is there."""
-        wanted = [names] if isinstance(names, str) else [*names]
-        stubbed = {it.rpartition(".")[0] for it in self._stubs}
-        missing = [it for it in wanted if it not in stubbed]
+        """Wait for services as a Broker does; a service with a stubbed action is available."""
+        service_names = [names] if isinstance(names, str) else [*names]
+        stubbed = {action.rpartition(".")[0] for action in self._stubs}
+        missing = [name for name in service_names if name not in stubbed]
         if missing:
             await super().wait_for_services(missing, timeout_s=timeout_s)
 
     def record_failure(self, error: Exception) -> None:
-        """A handler of events failed; `wait_for_handlers` will tell."""
+        """Store the exception of an event handler, for `wait_for_handlers` to raise."""
         self._failures.append(error)
 
 
 class _RecordingMiddleware(Middleware):
-    """Writes down what a broker is asked to do."""
+    """Records the calls and events of a broker."""
 
     def __init__(self, broker: TestBroker) -> None:
         self._broker = broker
@@ -232,9 +234,9 @@ class _RecordingMiddleware(Middleware):
     def broadcast_local(self, next: Next) -> Next:
         return self._recorded("broadcast_local", next)
 
-    def _recorded(self, way: str, next: Next) -> Next:
+    def _recorded(self, method: str, next: Next) -> Next:
         async def send(ctx: Context, groups: Collection[str]) -> None:
-            event = RecordedEvent(ctx.event, ctx.params, {**ctx.meta}, (*groups,), way)
+            event = RecordedEvent(ctx.event, ctx.params, {**ctx.meta}, (*groups,), method)
             self._broker.events.append(event)
             await next(ctx, groups)
 
@@ -252,7 +254,7 @@ class _RecordingMiddleware(Middleware):
 
 
 class _NonDurableEvents:
-    """Emits durable events like all others: what they are kept in is not part of unit tests."""
+    """Emits durable events like other events: unit tests have no store."""
 
     def __init__(self, broker: TestBroker) -> None:
         self._broker = broker
@@ -262,7 +264,7 @@ class _NonDurableEvents:
 
 
 class _StubMiddleware(Middleware):
-    """Answers calls of actions that are stubbed."""
+    """Redirects calls of stubbed actions to their stubs."""
 
     def __init__(self, stubs: Mapping[str, Stub]) -> None:
         self._stubs = stubs
@@ -276,17 +278,17 @@ class _StubMiddleware(Middleware):
             stub = self._stubs.get(action)
             if stub is None:
                 return await next(action, params, options)
-            return await self._answer(stub, {} if params is None else params, options)
+            return await self._call_stub(stub, {} if params is None else params, options)
 
         return call
 
-    async def _answer(self, stub: Stub, params: Any, options: CallOptions) -> Any:
-        parent, meta, headers = (options.get(it) for it in ("parent", "meta", "headers"))
+    async def _call_stub(self, stub: Stub, params: Any, options: CallOptions) -> Any:
+        parent, meta, headers = (options.get(key) for key in ("parent", "meta", "headers"))
         origin = parent if isinstance(parent, Context) else self._broker.context()
         ctx = origin.child(params=params, meta=_object(meta), headers=_object(headers))
         ctx.action = stub.action
         try:
-            return await stub.answer(ctx)
+            return await stub.call(ctx)
         except Exception as error:
             fallback = options.get("fallback")
             if fallback is None:
@@ -297,5 +299,5 @@ class _StubMiddleware(Middleware):
             origin.meta.update(ctx.meta)
 
 
-def _object(said: Any) -> Mapping[str, Any] | None:
-    return said if isinstance(said, Mapping) else None
+def _object(value: Any) -> Mapping[str, Any] | None:
+    return value if isinstance(value, Mapping) else None

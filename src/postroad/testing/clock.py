@@ -1,4 +1,4 @@
-"""A clock that a test moves by hand, for machines that are told the time."""
+"""A clock that a test advances, for code that gets its clock as an argument."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from postroad.core.errors import UsageError
 
 
 class ManualClock:
-    """Stands still until it is told to go on; call it to read it.
+    """A clock that moves only by `advance`; call it to read it.
 
     clock = ManualClock()
     machine = Machine(clock=clock)
@@ -22,7 +22,7 @@ class ManualClock:
         return self.now
 
     def advance(self, seconds: float) -> float:
-        """Let time pass; returns what time it is then."""
+        """Let time pass; return the new time."""
         if seconds < 0:
             raise UsageError(f"a clock cannot advance by {seconds} s; set `now` to move it back")
         self.now += seconds

@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add to the report of a failed test what is needed to look into it."""
+    """Add seed, replay command and log to the report of a failed test."""
     report = yield
     sim = item.stash.get(_RUN, None)
     if report.failed and sim is not None:
@@ -48,15 +48,15 @@ def pytest_runtest_makereport(
 
 @pytest.fixture
 def manual_clock() -> ManualClock:
-    """A clock at 0 that the test moves."""
+    """A clock at 0 that the test advances."""
     return ManualClock()
 
 
 @pytest.fixture
 def sim(request: pytest.FixtureRequest) -> Iterator[SimCluster]:
-    """A cluster whose seed is `--sim-seed`, or follows from the name of the test."""
-    wanted = request.config.getoption("--sim-seed", default=None)
-    seed = zlib.crc32(request.node.name.encode()) if wanted is None else int(wanted)
+    """A cluster whose seed is `--sim-seed`, or derived from the name of the test."""
+    option = request.config.getoption("--sim-seed", default=None)
+    seed = zlib.crc32(request.node.name.encode()) if option is None else int(option)
     with SimCluster(seed) as cluster:
         request.node.stash[_RUN] = cluster
         yield cluster

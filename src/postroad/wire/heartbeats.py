@@ -130,8 +130,9 @@ class PingHeartbeats(Heartbeats):
 class ZeebeClientHeartbeats(Heartbeats):
     """Client of profile `zeebe`: requests heartbeats in its first frame, then sends them when idle.
 
-    The peer times out when it is silent although a heartbeat is unanswered (2.3). Servers of
-    versions 8.5 to 8.7 reject the set-up: they expect heartbeats without replies, and send their own.
+    The peer times out when it is silent although a heartbeat is unanswered (2.3). Servers
+    of versions 8.5 to 8.7 reject the set-up: they expect heartbeats without replies, and send
+    their own.
     """
 
     uses_request_frames = True

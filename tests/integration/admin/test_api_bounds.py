@@ -37,7 +37,7 @@ class Traffic:
 async def traffic(node: Served, other: Served) -> AsyncIterator[Traffic]:
     """Send requests all the time; one that fails fails the test."""
     counted = Traffic()
-    node.node.service.subscribe("echo", lambda message: message.payload)
+    node.node.service.serve("echo", lambda message: message.payload)
     is_over = False
 
     async def run() -> None:

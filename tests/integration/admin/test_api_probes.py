@@ -75,7 +75,7 @@ async def test_numbers_of_every_part(node: Served) -> None:
 
 async def test_requests_are_counted(node: Served) -> None:
     before = await samples_of(node)
-    node.node.service.subscribe("echo", lambda message: message.payload)
+    node.node.service.serve("echo", lambda message: message.payload)
     await node.node.service.request(node.node.service.address, "echo", b"1")
     after = await samples_of(node)
     name = "postroad_wire_local_requests_total{}"

@@ -72,7 +72,7 @@ async def test_two_domains_on_one_service_are_refused() -> None:
     async with MessagingService(CLUSTER, "S1", limits=LIMITS) as service:
         async with CellDomain(service, config=QUICK) as domain:
             domain.add_function("echo", Inbox())
-            with pytest.raises(ConfigError, match="tunnels are accepted already"):
+            with pytest.raises(ConfigError, match="cannot accept tunnels twice"):
                 await CellDomain(service, config=QUICK).start()
             assert await domain.call("echo", b"x") == b"x"
         # Its place is free again.

@@ -58,7 +58,7 @@ async def test_the_older_one_cannot_take_the_name_back() -> None:
         MessagingService(CLUSTER, "S1", limits=LIMITS) as new,
     ):
         for service in (old, new):
-            service.introduce("satellite", None)
+            service.set_hello_role("satellite", None)
         address = domains["C1"].service.address
         later = await ForgedDomain(new).connect(address)
         with pytest.raises(
@@ -72,7 +72,7 @@ async def test_the_older_one_cannot_take_the_name_back() -> None:
 
 async def test_a_second_tunnel_of_one_process_takes_the_place_of_the_first() -> None:
     async with Domains(1, 0) as domains, MessagingService(CLUSTER, "S1", limits=LIMITS) as service:
-        service.introduce("satellite", None)
+        service.set_hello_role("satellite", None)
         domains["C1"].add_function("echo", Inbox())
         first = await ForgedDomain(service).connect(domains["C1"].service.address)
         second = await ForgedDomain(service).connect(domains["C1"].service.address)

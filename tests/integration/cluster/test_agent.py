@@ -286,7 +286,7 @@ async def test_node_that_stays_alone_says_why(caplog: pytest.LogCaptureFixture) 
 
 
 async def test_agent_starts_once_on_a_service_that_runs() -> None:
-    with pytest.raises(UsageError, match=r"start\(\) the service first"):
+    with pytest.raises(UsageError, match=r"start\(\) it first"):
         await ClusterAgent(MessagingService("cluster-tests", "a")).start()
     async with running_cluster("a b") as (a, b):
         with pytest.raises(UsageError, match=r"ClusterAgent a .* was started already"):

@@ -89,7 +89,7 @@ async def test_bytes_on_the_wire_are_exactly_those_of_the_encoder() -> None:
     async with running_cluster("a b") as (a, b):
         assert repr(a.communication) == "<ClusterMessaging of <ClusterAgent a member, 2 members>>"
         raw: list[tuple[bytes, str]] = []
-        b.service.subscribe("raw", lambda message: raw.append((message.payload, message.subject)))
+        b.service.serve("raw", lambda message: raw.append((message.payload, message.subject)))
         assert b.agent.datagram_service is not None
         b.agent.datagram_service.subscribe("raw", lambda it: raw.append((it.payload, it.subject)))
         assert await a.communication.request("b", "raw", Order("apple", 3), encoder=encode) == b""
@@ -111,7 +111,7 @@ async def test_unreliable_goes_by_datagram_and_reliable_does_not() -> None:
         assert b.agent.datagram_service is not None
         b.agent.datagram_service.subscribe("note", lambda message: received.append(message.payload))
         streamed: list[bytes] = []
-        b.service.subscribe("note", lambda message: streamed.append(message.payload))
+        b.service.serve("note", lambda message: streamed.append(message.payload))
         await a.communication.send("b", "note", b"quick", reliable=False)
         await a.communication.send("b", "note", b"sure")
         await eventually(lambda: received and streamed)

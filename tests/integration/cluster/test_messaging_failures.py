@@ -129,7 +129,7 @@ async def test_another_node_at_the_address(datagrams: bool) -> None:
         await b.crash()
         async with running_service("impostor", bind=b.address) as impostor:
             got: list[bytes] = []
-            impostor.subscribe("secret", lambda message: got.append(message.payload))
+            impostor.serve("secret", lambda message: got.append(message.payload))
             for call in (
                 a.communication.request("b", "secret", b"1"),
                 a.communication.send("b", "secret", b"2"),

@@ -69,8 +69,8 @@ async def mallory_beside(
         running_pair(directory) as (alpha, beta),
         MessagingService(CLUSTER, "mallory", limits=LIMITS) as mallory,
     ):
-        mallory.subscribe(OFFER, on_offer)
-        mallory.subscribe(DELIVER, on_window)
+        mallory.serve(OFFER, on_offer)
+        mallory.serve(DELIVER, on_window)
         alpha.directory.set("mallory", mallory.address)
         yield alpha, beta
 

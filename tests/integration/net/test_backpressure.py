@@ -181,7 +181,7 @@ async def test_server_against_a_client_that_does_not_read(
     total = 48 * MIB // size
     limits = {"write_buffer_bytes_max": BUFFER, "handlers_running_max": 8}
     async with running_pair(server_limits=limits) as pair:
-        pair.server.subscribe("big", later(answer) if is_async else answer)
+        pair.server.serve("big", later(answer) if is_async else answer)
         with await RawPeer.connect(
             pair.server.address, version, receive_buffer=SMALL_SOCKET
         ) as peer:
@@ -203,7 +203,7 @@ async def test_slow_consumer_pauses_reading_at_the_limit(speech: Speech) -> None
     gate = Gate()
     limits = {"handlers_running_max": 5}
     async with running_pair(speech, server_limits=limits) as pair:
-        pair.server.subscribe("log", gate, one_way=True)
+        pair.server.subscribe("log", gate)
         payloads = [b"%08d" % number + bytes(20_000) for number in range(400)]
 
         async def send_all() -> None:
@@ -235,18 +235,18 @@ async def test_slow_requests_beyond_the_limit_are_all_answered() -> None:
         return message.payload
 
     async with running_pair(server_limits={"handlers_running_max": 7}) as pair:
-        pair.server.subscribe("work", work)
+        pair.server.serve("work", work)
         replies = await asyncio.gather(*(pair.ask("work", b"%d" % it) for it in range(200)))
         assert replies == [b"%d" % it for it in range(200)]
         assert peak == 7
 
 
-async def test_cancelled_handlers_count_until_they_are_over() -> None:
+async def test_cancelled_handlers_count_until_they_finish() -> None:
     """A client that cancels and asks again cannot start more handlers than allowed."""
     limits = {"handlers_running_max": 3, "stop_grace_s": 0.1}
     with Stubborn() as stubborn:
         async with running_pair(server_limits=limits) as pair:
-            pair.server.subscribe("stubborn", stubborn)
+            pair.server.serve("stubborn", stubborn)
             requests = [asyncio.create_task(pair.ask("stubborn")) for _ in range(3)]
             await eventually(lambda: stubborn.begun == 3)
             for request in requests:

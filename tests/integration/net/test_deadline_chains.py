@@ -53,7 +53,7 @@ async def running_chain() -> AsyncIterator[Chain]:
     """b's handlers: `rest` gives c what is left of its time, `long` much more than that."""
     async with make_service("a") as a, make_service("b") as b, make_service("c") as c:
         gate, asked = Gate(), list[RawMessage]()
-        c.subscribe("gate", gate)
+        c.serve("gate", gate)
 
         async def pass_on(message: RawMessage) -> bytes:
             asked.append(message)
@@ -63,12 +63,12 @@ async def running_chain() -> AsyncIterator[Chain]:
             return await b.request(c.address, "gate", timeout=timeout)
 
         for subject in ("rest", "long"):
-            b.subscribe(subject, pass_on)
+            b.serve(subject, pass_on)
         yield Chain(a, b, c, gate, asked)
 
 
 @on_all_loops
-async def test_last_of_a_chain_gets_what_is_left_of_the_first_callers_time() -> None:
+async def test_deadline_chain_last_node_gets_remaining_time() -> None:
     async with running_chain() as chain:
         before = asyncio.get_running_loop().time()
         request = chain.ask("rest", DEADLINE_S)
@@ -86,9 +86,7 @@ async def test_last_of_a_chain_gets_what_is_left_of_the_first_callers_time() -> 
 @on_all_loops
 @pytest.mark.parametrize("subject", ["rest", "long"])
 @pytest.mark.parametrize("how", ["time-out", "cancel", "stop"])
-async def test_nobody_of_a_chain_works_on_when_the_first_caller_gave_up(
-    subject: str, how: str
-) -> None:
+async def test_deadline_chain_cancelled_caller_cancels_all_handlers(subject: str, how: str) -> None:
     async with running_chain() as chain:
         request = chain.ask(subject, 0.4 if how == "time-out" else DEADLINE_S)
         await eventually(lambda: chain.gate.waiting == 1, "c works")
@@ -102,7 +100,7 @@ async def test_nobody_of_a_chain_works_on_when_the_first_caller_gave_up(
 
 
 @on_all_loops
-async def test_first_caller_of_a_chain_is_told_when_the_last_is_lost() -> None:
+async def test_deadline_chain_lost_last_node_fails_first_caller() -> None:
     async with running_chain() as chain:
         request = chain.ask("long", DEADLINE_S)
         await eventually(lambda: chain.gate.waiting == 1, "c works")

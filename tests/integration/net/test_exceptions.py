@@ -86,7 +86,7 @@ async def test_service_stopped_while_connecting_has_sent_nothing() -> None:
         requests = [
             asyncio.create_task(ask(server.address)),
             asyncio.create_task(ask(server.address, keep_alive=False)),
-            asyncio.create_task(ask(unused_address(), wait=True)),
+            asyncio.create_task(ask(unused_address(), wait_for_connection=True)),
         ]
         await eventually(lambda: server.accepted == 2)
         await eventually(lambda: client.statistics().connections_failed >= 2)
@@ -102,7 +102,7 @@ async def test_service_stopped_while_connecting_has_sent_nothing() -> None:
 
 @every_speech
 @kept_or_not
-async def test_refused_connection_is_told(speech: Speech, keep_alive: bool) -> None:
+async def test_connect_refused_raises_connect_error(speech: Speech, keep_alive: bool) -> None:
     address = unused_address()
     async with make_service("client", speech) as client:
         error = await expect_failure(
@@ -163,7 +163,7 @@ async def test_connection_closed_during_the_handshake_has_sent_nothing(
         )
 
 
-async def test_handshake_that_never_ends_is_given_up() -> None:
+async def test_tunnel_open_unfinished_handshake_times_out() -> None:
     limits = {"handshake_timeout_s": 0.05}
     async with RawServer(say_nothing) as server, make_service("client", limits=limits) as client:
         await expect_failure(
@@ -267,14 +267,14 @@ async def test_timeout_waiting_for_the_reply_leaves_the_outcome_unknown(
         assert pair.client.statistics().requests_timed_out == 1
 
 
-async def test_timeout_before_anything_was_sent_is_told_as_such() -> None:
+async def test_timeout_before_sending_has_outcome_not_sent() -> None:
     async with RawServer(say_nothing) as server, make_service("client") as client:
         for keep_alive, wait in ((True, True), (True, False), (False, True), (False, False)):
             await expect_failure(
                 *(client, server.address, ReplyTimeoutError, Outcome.NOT_SENT),
                 timeout=0.05,
                 keep_alive=keep_alive,
-                wait=wait,
+                wait_for_connection=wait,
             )
     async with blackhole() as address, make_service("client") as client:
         await expect_failure(client, address, ReplyTimeoutError, Outcome.NOT_SENT, timeout=0.05)
@@ -292,7 +292,7 @@ async def test_default_timeout_is_the_limit() -> None:
         assert caught.value.timeout_s == 0.05
 
 
-async def test_timeout_is_never_told_as_a_failure_of_the_handler() -> None:
+async def test_timeout_is_not_reported_as_handler_failure() -> None:
     """Both sides know the deadline; whoever is first, the caller sees that time is over."""
     async with running_pair() as pair:
         assert await pair.ask("echo", b"1") == b"1"
@@ -322,7 +322,7 @@ def frames_of(error: BaseException) -> int:
 
 
 @pytest.mark.parametrize("fault", ["refused", "lost", "stopped"])
-async def test_many_who_fail_for_one_reason_share_no_error(fault: str) -> None:
+async def test_waiters_of_one_failed_dial_share_no_error(fault: str) -> None:
     """Else each would hold the frames of all, and with them what all of them sent."""
 
     async def one_fails() -> BaseException:

@@ -36,7 +36,7 @@ async def test_request_whose_connection_was_lost() -> None:
     async with MessagingService("demo", "client") as service:
         server = MessagingService("demo", "server")
         await server.start()
-        server.subscribe("hang", never_answer)
+        server.serve("hang", never_answer)
         await ask(service, server)
     left = errors_alive()
     assert [error for id, error in left.items() if id not in before] == []

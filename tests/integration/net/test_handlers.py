@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ async def test_request_with_senseless_arguments_is_refused() -> None:
 
 
 @every_way
-async def test_message_tells_of_its_sender(speech: Speech) -> None:
+async def test_message_names_its_sender(speech: Speech) -> None:
     async with running_pair(speech) as pair:
         pair.gate.open()
         before = asyncio.get_running_loop().time()
@@ -106,7 +107,7 @@ async def test_async_handlers_run_at_once_and_answer_in_any_order(speech: Speech
         return message.payload
 
     async with running_pair(speech) as pair:
-        pair.server.subscribe("turn", wait_for_turn)
+        pair.server.serve("turn", wait_for_turn)
         requests = [asyncio.create_task(pair.ask("turn", b"%d" % number)) for number in range(5)]
         await eventually(lambda: pair.server.statistics().handlers_running == 5)
         for number in (4, 0, 3, 1, 2):
@@ -143,7 +144,7 @@ async def test_handler_may_return_bytes_of_any_kind_and_nothing_else(speech: Spe
 async def test_handler_may_return_a_future() -> None:
     async with running_pair() as pair:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        pair.server.subscribe("future", lambda _: future)
+        pair.server.serve("future", lambda _: future)
         request = asyncio.create_task(pair.ask("future"))
         await eventually(lambda: pair.server.statistics().handlers_running == 1)
         future.set_result(b"at last")
@@ -154,7 +155,7 @@ async def test_handler_may_return_a_future() -> None:
 async def test_payload_changed_after_the_call_does_not_change_the_message(speech: Speech) -> None:
     kept = bytearray(b"kept")
     async with running_pair(speech) as pair:
-        pair.server.subscribe("kept", lambda _: kept)
+        pair.server.serve("kept", lambda _: kept)
         payload = bytearray(b"before")
         request = asyncio.create_task(pair.client.request(pair.server.address, "gate", payload))
         await asyncio.sleep(0)
@@ -183,7 +184,7 @@ async def test_one_way_messages_arrive_in_order_and_unanswered(
         seen.append(message.payload)
 
     async with running_pair(speech) as pair:
-        pair.server.subscribe("log", later(take) if is_async else take, one_way=True)
+        pair.server.subscribe("log", later(take) if is_async else take)
         for number in range(100):
             await pair.tell("log", b"%d" % number)
         await eventually(lambda: len(seen) == 100)
@@ -211,7 +212,7 @@ async def test_request_to_a_consumer_fails(speech: Speech) -> None:
     """In older versions it looks like a message, which the consumer takes."""
     seen: list[RawMessage] = []
     async with running_pair(speech) as pair:
-        pair.server.subscribe("log", seen.append, one_way=True)
+        pair.server.subscribe("log", seen.append)
         if speech in OLDER:
             with pytest.raises(ReplyTimeoutError):
                 await pair.ask("log", timeout=0.3)
@@ -224,14 +225,14 @@ async def test_request_to_a_consumer_fails(speech: Speech) -> None:
 
 @every_way
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_failing_consumer_harms_nobody(
+async def test_failing_one_way_handler_affects_no_other_message(
     speech: Speech, is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_message: RawMessage) -> None:
         raise ValueError("no room in the log")
 
     async with running_pair(speech) as pair:
-        pair.server.subscribe("log", later(fail) if is_async else fail, one_way=True)
+        pair.server.subscribe("log", later(fail) if is_async else fail)
         await pair.tell("log")
         await eventually(lambda: pair.server.statistics().handlers_failed == 1)
         await pair.is_still_open()
@@ -239,7 +240,7 @@ async def test_failing_consumer_harms_nobody(
 
 
 @every_way
-async def test_message_nobody_handles_is_counted(
+async def test_one_way_message_without_handler_is_counted(
     speech: Speech, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_pair(speech) as pair:
@@ -255,14 +256,14 @@ async def test_message_nobody_handles_is_counted(
 # Subscribing.
 
 
-async def test_second_subscription_is_refused() -> None:
+async def test_serve_second_handler_of_subject_is_rejected() -> None:
     async with running_pair() as pair:
         with pytest.raises(ConfigError, match="'echo' has a handler"):
-            pair.server.subscribe("echo", lambda _: b"other")
+            pair.server.serve("echo", lambda _: b"other")
         assert await pair.ask("echo", b"first") == b"first"
         assert pair.server.unsubscribe("echo")
         assert not pair.server.unsubscribe("echo")
-        pair.server.subscribe("echo", lambda _: b"other")
+        pair.server.serve("echo", lambda _: b"other")
         assert await pair.ask("echo", b"first") == b"other"
 
 
@@ -279,7 +280,7 @@ async def test_unsubscribe_lets_running_handlers_finish(speech: Speech) -> None:
 
 async def test_subscriptions_before_start_hold() -> None:
     server = make_service("server")
-    server.subscribe("early", lambda _: b"bird")
+    server.serve("early", lambda _: b"bird")
     async with server, make_service("client") as client:
         assert await client.request(server.address, "early") == b"bird"
 
@@ -329,7 +330,7 @@ async def test_late_reply_is_ignored_and_counted(version: int) -> None:
 
 @here_or_there
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
-async def test_caller_that_gives_up_cancels_the_handler(speech: Speech, how: str) -> None:
+async def test_cancelled_caller_cancels_handler(speech: Speech, how: str) -> None:
     async with running_pair(speech) as pair:
         # The second request to a known address and subject takes another way.
         for times in (1, 2):
@@ -436,3 +437,11 @@ async def test_profiles_do_not_mix(other: Speech) -> None:
         async with running_pair(client, server) as pair:
             with pytest.raises(MessagingError):
                 await pair.ask("echo", b"1", timeout=0.3)
+
+
+def test_subscribe_with_one_way_argument_names_both_methods() -> None:
+    service = make_service("server")
+    outdated: dict[str, Any] = {"one_way": True}
+    with pytest.raises(TypeError, match=r"argument 'one_way'.* serve\(\) one that replies"):
+        service.subscribe("log", lambda _: None, **outdated)
+    assert service.statistics().subscriptions == 0

@@ -45,8 +45,8 @@ def make_service(dialect: Dialect, crowd: Crowd, **limits: float) -> MessagingSe
         limits=Limits(**settings),  # type: ignore[arg-type]
         protocol=dialect.protocol,
     )
-    service.subscribe("work", crowd)
-    service.subscribe("note", crowd, one_way=True)
+    service.serve("work", crowd)
+    service.subscribe("note", crowd)
     return echo_on(service)
 
 
@@ -94,7 +94,7 @@ async def test_all_end_with_their_connection(dialect: Dialect) -> None:
 
 @both_loops
 @of_all
-async def test_all_end_when_their_time_is_over(dialect: Dialect) -> None:
+async def test_handler_tasks_expire_at_deadline(dialect: Dialect) -> None:
     crowd = Crowd()
     async with (
         make_service(dialect, crowd, handler_timeout_s=0.2) as service,

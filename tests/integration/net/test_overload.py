@@ -28,12 +28,12 @@ ONE_AT_A_TIME = {"handlers_running_max": 1}
 # Requests that wait too long.
 
 
-async def test_requests_whose_time_is_over_never_run() -> None:
+async def test_expired_requests_are_never_handled() -> None:
     loop = asyncio.get_running_loop()
     async with running_pair(server_limits=ONE_AT_A_TIME) as pair:
         with await RawPeer.connect(pair.server.address) as peer:
             with Stubborn() as stubborn:
-                pair.server.subscribe("stubborn", stubborn)
+                pair.server.serve("stubborn", stubborn)
                 # In one piece, so that all are read before the first is seen to fill the limit.
                 requests = [peer.request_bytes(it, "stubborn", timeout_ms=300) for it in range(6)]
                 await peer.write(b"".join(requests))
@@ -69,7 +69,7 @@ async def test_a_request_that_waited_has_the_deadline_of_its_caller() -> None:
 async def test_one_way_messages_that_waited_are_handled_however_late() -> None:
     gate = Gate()
     async with running_pair(server_limits=ONE_AT_A_TIME) as pair:
-        pair.server.subscribe("log", gate, one_way=True)
+        pair.server.subscribe("log", gate)
         await pair.ask("echo")
         for _ in range(5):
             await pair.tell("log", timeout=0.05)
@@ -83,7 +83,7 @@ async def test_one_way_messages_that_waited_are_handled_however_late() -> None:
 # Failures that are long to tell.
 
 
-async def test_long_error_text_is_cut_to_what_the_client_accepts() -> None:
+async def test_error_text_is_cut_to_limit_of_client() -> None:
     def fail(message: RawMessage) -> bytes:
         raise ValueError(message.payload.decode() * 4_000)
 
@@ -107,7 +107,7 @@ async def test_a_consumer_at_work_outlives_the_connection_of_its_sender(speech: 
     """Versions 1 and 2 do not tell that a message is one-way, but its handler does."""
     gate = Gate()
     async with make_service("server", speech) as server:
-        server.subscribe("gate", gate, one_way=True)
+        server.subscribe("gate", gate)
         async with make_service("client", speech) as client:
             for _ in range(3):
                 await client.send(server.address, "gate", bytes(100))
@@ -141,7 +141,7 @@ async def test_a_client_that_reads_slowly_but_steadily_is_served() -> None:
     replies, total = LargeReplies(), 16
     limits = {"frame_timeout_s": 1.0, "write_buffer_bytes_max": 64 * 1024}
     async with make_service("server", limits=limits) as server:
-        server.subscribe("large", replies)
+        server.serve("large", replies)
         with await RawPeer.connect(server.address, receive_buffer=256 * 1024) as peer:
             await peer.write(b"".join(peer.request_bytes(it, "large") for it in range(total)))
             await eventually(lambda: server.statistics().replies_sent == 1)
@@ -158,11 +158,11 @@ async def test_a_client_that_reads_slowly_but_steadily_is_served() -> None:
         assert server.statistics().protocol_errors_by_kind == {}
 
 
-async def test_a_client_that_reads_nothing_is_given_up() -> None:
+async def test_server_closes_client_that_reads_nothing() -> None:
     replies, total = LargeReplies(), 6
     replies.go.set()
     async with make_service("server", limits={"frame_timeout_s": 0.2}) as server:
-        server.subscribe("large", replies)
+        server.serve("large", replies)
         with await RawPeer.connect(server.address, receive_buffer=SMALL_SOCKET) as peer:
             await peer.write(b"".join(peer.request_bytes(it, "large") for it in range(total)))
             await eventually(lambda: replies.begun == total)
@@ -181,7 +181,7 @@ async def test_classes_beyond_the_limit_share_one_connection(
     async with running_pair(client_limits={"lanes_per_peer_max": maximum}) as pair:
         subjects = [f"class{number}.echo" for number in range(8)]
         for subject in subjects:
-            pair.server.subscribe(subject, lambda message: message.payload)
+            pair.server.serve(subject, lambda message: message.payload)
         asked = [pair.ask(subject, b"1") for subject in (*subjects, "echo")]
         if concurrently:
             assert await asyncio.gather(*asked) == [b"1"] * 9
@@ -200,7 +200,7 @@ async def test_unknown_subjects_and_failing_consumers_do_not_flood_the_log(
     caplog.set_level(logging.WARNING, "postroad.net")
     async with running_pair() as pair:
         for number in range(300):
-            pair.server.subscribe(f"fail{number}", fail, one_way=True)
+            pair.server.subscribe(f"fail{number}", fail)
             await pair.tell(f"fail{number}")
             await pair.tell(f"unknown{number}")
         await eventually(lambda: pair.server.statistics().handlers_failed == 300)

@@ -43,7 +43,7 @@ from tests.support.wire.pairs import version3_frame
 async def test_subjects_of_one_class_share_a_connection(speech: Speech) -> None:
     async with running_pair(speech) as pair:
         for subject in ("bulk.upload", "bulk.copy", "bulk."):
-            pair.server.subscribe(subject, lambda message: message.payload)
+            pair.server.serve(subject, lambda message: message.payload)
             assert await pair.ask(subject, b"1") == b"1"
         assert pair.client.statistics().dialed == 1
         assert await pair.ask("echo", b"1") == b"1"
@@ -61,7 +61,7 @@ async def test_concurrent_first_users_share_one_dial() -> None:
         assert pair.server.statistics().connections_accepted == 1
 
 
-async def test_a_first_user_that_gives_up_does_not_spoil_the_dial() -> None:
+async def test_pool_cancelled_first_caller_does_not_cancel_dial() -> None:
     go = asyncio.Event()
 
     async def greet_late(peer: RawPeer) -> None:
@@ -125,7 +125,7 @@ async def test_requests_arrive_in_the_order_of_the_calls(speech: Speech) -> None
         if "write_buffer_bytes_max" in options:
             payloads = [bytes(size) for size in sizes]
         async with running_pair(speech, client_limits=options) as pair:
-            pair.server.subscribe("note", note)
+            pair.server.serve("note", note)
             await asyncio.gather(*(asyncio.create_task(pair.ask("note", it)) for it in payloads))
             assert seen == payloads
 
@@ -140,7 +140,7 @@ async def test_a_caller_that_waits_is_not_overtaken() -> None:
         return b""
 
     async with running_pair(client_limits={"requests_pending_max": 1}) as pair:
-        pair.server.subscribe("note", note)
+        pair.server.serve("note", note)
 
         async def ask_again_and_again() -> None:
             for number in range(50):
@@ -159,7 +159,7 @@ async def test_bulk_traffic_does_not_delay_small_requests() -> None:
     """The bulk connection stands still, and small requests pass as if it were not there."""
     async with running_pair(server_limits={"handlers_running_max": 2}) as pair:
         bulk = pair.gate
-        pair.server.subscribe("bulk.upload", bulk)
+        pair.server.serve("bulk.upload", bulk)
         uploads = [asyncio.create_task(pair.ask("bulk.upload", bytes(500_000))) for _ in range(40)]
         await eventually(lambda: bulk.waiting == 2)
         await stays(lambda: bulk.waiting == 2)
@@ -200,12 +200,14 @@ async def test_a_failed_connect_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("way", ["request", "send"])
-async def test_waiting_goes_on_until_the_server_is_there(way: str) -> None:
+async def test_wait_for_connection_retries_until_server_listens(way: str) -> None:
     address = unused_address()
     limits = {"backoff_first_s": 0.002, "backoff_max_s": 0.01}
     async with make_service("client", limits=limits) as client:
         send = client.request if way == "request" else client.send
-        waiting = asyncio.create_task(send(address, "echo", b"1", timeout=20.0, wait=True))
+        waiting = asyncio.create_task(
+            send(address, "echo", b"1", timeout=20.0, wait_for_connection=True)
+        )
         await eventually(lambda: client.statistics().connections_failed >= 3)
         assert not waiting.done()
         async with make_service("server", bind=address) as server:
@@ -219,7 +221,7 @@ async def test_waiting_backs_off() -> None:
     limits = {"backoff_first_s": 0.1, "backoff_max_s": 10.0}
     async with make_service("client", limits=limits) as client:
         with pytest.raises(ReplyTimeoutError) as caught:
-            await client.request(address, "echo", timeout=0.5, wait=True)
+            await client.request(address, "echo", timeout=0.5, wait_for_connection=True)
         assert caught.value.outcome is Outcome.NOT_SENT
         # Pauses of at least 50, 100 and 200 ms fit, a fourth does not.
         assert 2 <= client.statistics().connections_failed <= 5
@@ -233,12 +235,12 @@ async def test_waiting_is_for_connecting_only() -> None:
 
     async with RawServer(take_and_close) as server, make_service("client") as client:
         with pytest.raises(ConnectionClosedError) as caught:
-            await client.request(server.address, "echo", wait=True)
+            await client.request(server.address, "echo", wait_for_connection=True)
         assert caught.value.outcome is Outcome.UNKNOWN
         assert server.accepted == 1
 
 
-async def test_a_draining_link_is_replaced_while_it_finishes() -> None:
+async def test_draining_connection_is_replaced_while_it_finishes() -> None:
     """The peer said goodbye: new requests take a new connection, the old one is answered."""
     first_request = asyncio.Event()
     leave = asyncio.Event()
@@ -301,7 +303,7 @@ async def test_a_connection_with_a_request_in_flight_is_not_idle() -> None:
 async def test_the_cap_closes_the_connection_unused_for_longest() -> None:
     async with running_pair(client_limits={"connections_max": 2}) as pair:
         for subject in ("a.x", "b.x", "c.x"):
-            pair.server.subscribe(subject, lambda message: message.payload)
+            pair.server.serve(subject, lambda message: message.payload)
         for subject in ("a.x", "b.x", "a.x", "c.x"):
             # A clock of milliseconds must be able to tell one use from the next.
             await turns(3)
@@ -317,7 +319,7 @@ async def test_the_cap_closes_the_connection_unused_for_longest() -> None:
 async def test_the_cap_refuses_when_all_are_in_use() -> None:
     async with running_pair(client_limits={"connections_max": 2}) as pair:
         for subject in ("a.x", "b.x"):
-            pair.server.subscribe(subject, pair.gate)
+            pair.server.serve(subject, pair.gate)
         busy = [asyncio.create_task(pair.ask(subject)) for subject in ("a.x", "b.x")]
         await eventually(lambda: pair.gate.waiting == 2)
         for keep_alive in (True, False):
@@ -398,7 +400,7 @@ async def test_transient_requests_that_fail_or_are_cancelled_leave_no_socket() -
         raise ValueError("no")
 
     async with nothing_left(), running_pair() as pair:
-        pair.server.subscribe("fail", fail)
+        pair.server.serve("fail", fail)
         before = open_sockets()
         for _ in range(20):
             with pytest.raises(RemoteHandlerError):

@@ -46,7 +46,7 @@ async def running(
         return message.payload
 
     async with client, server:
-        server.subscribe("echo", hear)
+        server.serve("echo", hear)
         yield messages
 
 
@@ -66,7 +66,7 @@ async def test_services_with_one_secret_talk() -> None:
     (SECRET, None, "'client' at 127.0.0.1:.* has none: set node.secret"),
     (None, SECRET, "'server' at 127.0.0.1:.* has none: set node.secret"),
 )
-async def test_others_are_refused_and_both_sides_say_why(
+async def test_secret_mismatch_is_rejected_with_reason_on_both_sides(
     server_secret: str | None,
     client_secret: str | None,
     text: str,
@@ -113,16 +113,16 @@ async def test_a_tunnel_wants_the_secret_too() -> None:
         client, server = make_service("client", secret), make_service("server")
         async with client, server:
             near, far = Recorders(), Recorders()
-            client.introduce("satellite", None)
-            server.introduce("core", None)
-            server.accept_tunnels(far)
+            client.set_hello_role("satellite", None)
+            server.set_hello_role("core", None)
+            server.tunnels.accept(far)
             if is_open:
-                tunnel = await client.open_tunnel(server.address, near, peer="server")
+                tunnel = await client.tunnels.open(server.address, near, peer="server")
                 tunnel.send_nowait("note", b"x")
                 await eventually(partial(_has_heard, far))
             else:
                 with pytest.raises(ConnectionClosedError, match="secret"):
-                    await client.open_tunnel(server.address, near)
+                    await client.tunnels.open(server.address, near)
                 assert far.all == []
 
 
@@ -137,7 +137,7 @@ async def test_with_tls_both_are_asked_for(tmp_path: Path) -> None:
         )
         if secret == SECRET:
             async with client, server:
-                server.subscribe("echo", lambda message: message.payload)
+                server.serve("echo", lambda message: message.payload)
                 assert await client.request(server.address, "echo", b"x") == b"x"
             server = MessagingService(
                 CLUSTER, "server", tls=authority.tls("server"), limits=LIMITS, secret=SECRET

@@ -20,7 +20,7 @@ from tests.support.net.scripts import RawPeer
 async def test_before_the_start_and_after_the_end() -> None:
     service = make_service("alone")
     assert repr(service) == "<MessagingService alone not started>"
-    service.subscribe("echo", lambda message: message.payload)
+    service.serve("echo", lambda message: message.payload)
     assert service.statistics().subscriptions == 1
     assert service.statistics().requests_sent == 0
     await service.start()
@@ -34,7 +34,7 @@ async def test_before_the_start_and_after_the_end() -> None:
 @every_speech
 async def test_traffic_is_counted_on_both_sides(speech: Speech) -> None:
     async with running_pair(speech) as pair:
-        pair.server.subscribe("log", lambda _: None, one_way=True)
+        pair.server.subscribe("log", lambda _: None)
         for _ in range(10):
             await pair.ask("echo", bytes(1_000))
         for _ in range(5):

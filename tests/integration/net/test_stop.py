@@ -70,7 +70,7 @@ async def test_stopping_an_idle_service_leaves_nothing(speech: Speech) -> None:
         async with running_pair(speech) as pair:
             assert await pair.ask("echo", b"1") == b"1"
             assert await pair.ask("echo", b"1", keep_alive=False) == b"1"
-            pair.server.subscribe("log", lambda _: None, one_way=True)
+            pair.server.subscribe("log", lambda _: None)
             await pair.tell("log")
         assert pair.client.statistics().dialed == 0
         assert pair.server.statistics().accepted == 0
@@ -102,13 +102,13 @@ async def test_service_lives_once() -> None:
             await service.start()
         await service.stop()
         await service.stop()
-        with pytest.raises(UsageError, match="make a new one"):
+        with pytest.raises(UsageError, match="create a new one"):
             await service.start()
 
         # Its start may have been under way without having had its turn.
         service = make_service("alone")
         await service.stop()
-        with pytest.raises(UsageError, match="stopped; make a new one"):
+        with pytest.raises(UsageError, match="stopped; create a new one"):
             await service.start()
 
 
@@ -116,7 +116,7 @@ async def test_stop_does_not_wait_for_a_handler_that_ignores_cancellation() -> N
     async with nothing_left():
         with Stubborn() as stubborn:
             async with running_pair() as pair:
-                pair.server.subscribe("stubborn", stubborn)
+                pair.server.serve("stubborn", stubborn)
                 request = asyncio.create_task(pair.ask("stubborn", timeout=30.0))
                 await eventually(lambda: stubborn.begun == 1)
                 async with asyncio.timeout(DEADLINE_S):
@@ -129,7 +129,7 @@ async def test_consumers_of_a_lost_connection_are_waited_for() -> None:
     """The sender is gone, but its message was received, so it is handled before the end."""
     gate = Gate()
     async with nothing_left(), make_service("server") as server:
-        server.subscribe("gate", gate, one_way=True)
+        server.subscribe("gate", gate)
         async with make_service("client") as client:
             await client.send(server.address, "gate")
             await eventually(lambda: gate.waiting == 1)
@@ -145,7 +145,7 @@ async def test_consumers_of_a_lost_connection_are_waited_for() -> None:
 async def test_consumers_that_outlast_the_grace_are_cancelled() -> None:
     consumer = Gate()
     async with nothing_left(), running_pair() as pair:
-        pair.server.subscribe("log", consumer, one_way=True)
+        pair.server.subscribe("log", consumer)
         await pair.tell("log")
         await eventually(lambda: consumer.waiting == 1)
         await pair.client.stop()
@@ -158,7 +158,7 @@ async def test_messages_sent_before_stop_arrive() -> None:
     """A stop closes the connection after what was handed to it is written."""
     seen: list[bytes] = []
     async with make_service("server") as server:
-        server.subscribe("log", lambda message: seen.append(message.payload), one_way=True)
+        server.subscribe("log", lambda message: seen.append(message.payload))
         async with make_service("client") as client:
             for number in range(500):
                 await client.send(server.address, "log", b"%d" % number)
@@ -220,7 +220,7 @@ async def test_nothing_is_sent_after_stop() -> None:
         assert not seen
 
 
-async def test_callers_waiting_for_room_are_told() -> None:
+async def test_stop_fails_callers_waiting_for_capacity() -> None:
     async with running_pair(client_limits={"requests_pending_max": 1}) as pair:
         first = asyncio.create_task(pair.ask("hang", timeout=30.0))
         await eventually(lambda: pair.server.statistics().handlers_running == 1)
@@ -280,10 +280,10 @@ async def test_context_manager_stops_after_an_error() -> None:
 
 
 @pytest.mark.parametrize("advertise", ["localhost:0", "localhost:1234", "127.0.0.2:0"])
-async def test_advertised_address_is_what_others_see(advertise: str) -> None:
+async def test_advertised_address_is_visible_to_peers(advertise: str) -> None:
     seen: list[RawMessage] = []
     async with running_pair() as pair:
-        pair.server.subscribe("note", seen.append)
+        pair.server.serve("note", seen.append)
         async with MessagingService(CLUSTER, "third", advertise=advertise) as third:
             host, port = advertise.split(":")
             assert third.address.host == host
@@ -300,7 +300,7 @@ async def test_a_connection_during_the_start_is_served() -> None:
     limits = {"backoff_first_s": 0.0001, "backoff_max_s": 0.0002}
     async with make_service("client", limits=limits) as client:
         request = asyncio.create_task(
-            client.request(address, "echo", b"1", wait=True, timeout=10.0)
+            client.request(address, "echo", b"1", wait_for_connection=True, timeout=10.0)
         )
         await eventually(lambda: client.statistics().connections_failed > 0)
         await service.start()
@@ -323,7 +323,7 @@ def listening_ports() -> set[int]:
 
 @both_loops
 @pytest.mark.parametrize("kind", [MessagingService, DatagramService])
-async def test_what_is_stopped_while_it_starts_never_runs(
+async def test_service_stopped_during_start_never_runs(
     kind: type[MessagingService] | type[DatagramService],
 ) -> None:
     # Datagram sockets can be opened again, so a stop before the start means nothing to them.

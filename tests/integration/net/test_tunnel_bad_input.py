@@ -57,7 +57,7 @@ async def check_that_others_live(pair: TunnelPair) -> None:
 
 
 @bad_frames
-async def test_what_a_client_may_not_send(kind: str) -> None:
+async def test_tunnel_client_frame_not_allowed_closes_connection(kind: str) -> None:
     data, code = BAD[kind]
     async with running_tunnels() as pair:
         bystander, _ = await pair.open()
@@ -75,7 +75,7 @@ async def test_what_a_client_may_not_send(kind: str) -> None:
 
 
 @bad_frames
-async def test_what_a_server_may_not_send(kind: str) -> None:
+async def test_tunnel_server_frame_not_allowed_closes_connection(kind: str) -> None:
     data, code = BAD[kind]
     said: list[int] = []
 
@@ -85,7 +85,7 @@ async def test_what_a_server_may_not_send(kind: str) -> None:
         said.append(await goodbye_of(peer))
 
     async with RawServer(misbehave) as server, running_tunnels() as pair:
-        tunnel = await pair.client.open_tunnel(server.address, pair.users)
+        tunnel = await pair.client.tunnels.open(server.address, pair.users)
         user = pair.users.last
         await tunnel.wait_closed()
         await eventually(lambda: said)
@@ -116,7 +116,7 @@ async def test_flags_that_change_nothing_do_no_harm() -> None:
 
 
 @both_loops
-async def test_what_comes_with_a_clients_hello_is_not_lost() -> None:
+async def test_tunnel_messages_with_client_hello_are_received() -> None:
     async with running_tunnels() as pair:
         with await raw_tunnel(pair.server.address, NEWS, BULK, NEWS) as peer:
             user = pair.server_users.last
@@ -131,13 +131,13 @@ async def test_what_comes_with_a_clients_hello_is_not_lost() -> None:
 
 
 @both_loops
-async def test_what_comes_with_a_servers_hello_is_not_lost() -> None:
+async def test_tunnel_messages_with_server_hello_are_received() -> None:
     async def speak_first(peer: RawPeer) -> None:
         await serve_raw_tunnel(peer, NEWS, BULK, NEWS)
         await asyncio.Event().wait()
 
     async with running_tunnels() as pair, RawServer(speak_first) as server:
-        await pair.client.open_tunnel(server.address, pair.users)
+        await pair.client.tunnels.open(server.address, pair.users)
         user = pair.users.last
         await eventually(lambda: len(user.payloads) == 3)
         assert user.payloads == [b"fine", LARGE, b"fine"]
@@ -155,7 +155,7 @@ async def test_bytes_one_by_one() -> None:
 
 async def test_a_tunnel_is_never_answered() -> None:
     async with running_tunnels() as pair:
-        pair.server.subscribe("news", lambda message: message.payload)
+        pair.server.serve("news", lambda message: message.payload)
         with await raw_tunnel(pair.server.address) as peer:
             user = pair.server_users.last
             await peer.write(NEWS)

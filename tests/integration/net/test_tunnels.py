@@ -57,7 +57,7 @@ async def test_a_chain_of_messages_goes_through_users() -> None:
         assert len(near.payloads) + len(far.payloads) == 501
 
 
-async def test_what_is_posted_in_one_turn_leaves_at_its_end_unless_it_is_much() -> None:
+async def test_tunnel_messages_of_one_iteration_leave_in_one_write() -> None:
     async with running_tunnels() as pair:
         near, far = await pair.open()
         await turns()
@@ -98,8 +98,8 @@ async def test_a_user_may_post_while_it_is_given_the_tunnel() -> None:
             recorder.tunnel.send_nowait("early", b"last")
             return recorder
 
-        pair.server.refuse_tunnels()
-        pair.server.accept_tunnels(greet)
+        pair.server.tunnels.stop_accepting()
+        pair.server.tunnels.accept(greet)
         near, far = await pair.open()
         await eventually(lambda: len(near.payloads) == 3)
         assert near.payloads == [b"first", payload, b"last"]
@@ -109,7 +109,7 @@ async def test_a_user_may_post_while_it_is_given_the_tunnel() -> None:
             recorder.tunnel.send_nowait("early", payload)
             return recorder
 
-        await pair.client.open_tunnel(pair.server.address, greet_back)
+        await pair.client.tunnels.open(pair.server.address, greet_back)
         await eventually(
             lambda: pair.server_users.last is not far and pair.server_users.last.payloads
         )
@@ -172,7 +172,7 @@ async def test_nothing_can_be_posted_on_a_closed_tunnel() -> None:
 
 
 @both_loops
-async def test_a_full_socket_is_told_and_so_is_room() -> None:
+async def test_tunnel_full_and_drained_buffer_notify_handler() -> None:
     async with running_tunnels(client_limits=SMALL_BUFFERS) as pair:
         near, far = await pair.open()
         assert far.tunnel.transport is not None
@@ -195,7 +195,7 @@ async def test_a_full_socket_is_told_and_so_is_room() -> None:
         assert near.rooms >= 1
 
 
-async def test_memory_holds_what_was_posted_and_no_more() -> None:
+async def test_tunnel_buffer_holds_only_unsent_messages() -> None:
     async with running_tunnels(client_limits=SMALL_BUFFERS) as pair:
         near, far = await pair.open()
         assert far.tunnel.transport is not None
@@ -264,7 +264,7 @@ async def test_counters() -> None:
         assert pair.client.statistics().connections_opened == 1
 
 
-async def test_a_tunnel_says_what_it_is() -> None:
+async def test_tunnel_repr_names_peer_and_state() -> None:
     async with running_tunnels() as pair:
         near, far = await pair.open()
         assert (near.tunnel.peer.name, far.tunnel.peer.name) == ("core-1", "satellite-1")

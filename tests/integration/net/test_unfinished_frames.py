@@ -27,7 +27,7 @@ STALLERS = 12
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for room looks often."""
-    monkeypatch.setattr(link_module, "_ROOM_LOOK_S", 0.02)
+    monkeypatch.setattr(link_module, "_CAPACITY_CHECK_S", 0.02)
     monkeypatch.setattr(unfinished_frames, "_STALL_CHECK_INTERVAL_S", 0.02)
 
 
@@ -152,7 +152,7 @@ async def test_before_the_hello_only_small_frames_are_taken(kind: int) -> None:
 
 
 @both_loops
-async def test_a_connection_that_ends_gives_back_what_it_held() -> None:
+async def test_unfinished_frames_closed_connection_releases_memory() -> None:
     dialect = Version3()
     async with server(dialect) as service:
         async with AsyncExitStack() as stack:

@@ -35,7 +35,7 @@ async def test_service_without_ip_address_declines_version_1(
         MessagingService("demo", "gamma", "127.0.0.1:0", protocol=oldest) as old,
     ):
         assert "protocol version 1 is off" in caplog.text
-        named.subscribe("echo", lambda message: message.payload)
+        named.serve("echo", lambda message: message.payload)
         assert await peer.request(named.bound_address, "echo", b"x") == b"x"
         with pytest.raises(ConnectionError):
             await old.request(named.bound_address, "echo", b"x", timeout=5)

@@ -32,7 +32,7 @@ async def pair(**options: Any) -> AsyncIterator[tuple[MessagingService, Messagin
 
 async def test_a_request_is_a_span_at_either_node() -> None:
     async with recording("alpha", "beta") as traces, pair() as (alpha, beta):
-        beta.subscribe(SUBJECT, lambda message: b"7")
+        beta.serve(SUBJECT, lambda message: b"7")
         assert await alpha.request(beta.address, SUBJECT, b"tea") == b"7"
         sent, served = traces.line("net: request price @alpha", "net: handle price @beta")
         assert (sent.kind, served.kind) == (SpanKind.CLIENT, SpanKind.SERVER)
@@ -50,8 +50,8 @@ async def test_what_a_handler_sends_is_part_of_it() -> None:
             await beta.send(alpha.address, "asked", b"")
             return b"7"
 
-        beta.subscribe(SUBJECT, price)
-        alpha.subscribe("asked", lambda message: heard.set(), one_way=True)
+        beta.serve(SUBJECT, price)
+        alpha.subscribe("asked", lambda message: heard.set())
         await alpha.request(beta.address, SUBJECT)
         await asyncio.wait_for(heard.wait(), DEADLINE_S)
         spans = traces.line(
@@ -70,7 +70,7 @@ async def test_requests_at_the_same_time_are_traces_of_their_own() -> None:
             await asyncio.sleep(0)
             return (tracing.current_span_context() or pytest.fail("no span")).trace_id.encode()
 
-        beta.subscribe(SUBJECT, price)
+        beta.serve(SUBJECT, price)
         asked = [alpha.request(beta.address, SUBJECT) for _ in range(50)]
         assert len({*await asyncio.gather(*asked)}) == 50
         assert len(trace_ids(traces.all())) == 50
@@ -85,8 +85,8 @@ async def test_a_failure_is_seen_at_either_node() -> None:
         def fail_at_once(message: RawMessage) -> bytes:
             raise ValueError("no tea")
 
-        beta.subscribe(SUBJECT, fail)
-        beta.subscribe("other", fail_at_once)
+        beta.serve(SUBJECT, fail)
+        beta.serve("other", fail_at_once)
         for subject in (SUBJECT, "other"):
             with pytest.raises(RemoteHandlerError):
                 await alpha.request(beta.address, subject)
@@ -101,8 +101,8 @@ async def test_a_failure_is_seen_at_either_node() -> None:
 async def test_a_message_to_oneself() -> None:
     async with recording("alpha") as traces, pair() as (alpha, _):
         heard = asyncio.Event()
-        alpha.subscribe(SUBJECT, lambda message: b"7")
-        alpha.subscribe("asked", lambda message: heard.set(), one_way=True)
+        alpha.serve(SUBJECT, lambda message: b"7")
+        alpha.subscribe("asked", lambda message: heard.set())
         await alpha.request(alpha.address, SUBJECT)
         await alpha.send(alpha.address, "asked")
         await asyncio.wait_for(heard.wait(), DEADLINE_S)
@@ -112,7 +112,7 @@ async def test_a_message_to_oneself() -> None:
 
 async def test_what_nodes_tell_each_other_by_themselves_is_not_traced() -> None:
     async with recording("alpha", "beta") as traces, pair() as (alpha, beta):
-        beta.subscribe("cluster.something", lambda message: b"")
+        beta.serve("cluster.something", lambda message: b"")
         await alpha.request(beta.address, "cluster.something")
         assert traces.all() == []
 
@@ -120,7 +120,7 @@ async def test_what_nodes_tell_each_other_by_themselves_is_not_traced() -> None:
 async def test_a_message_as_large_as_can_be_is_carried_without_a_context() -> None:
     limits = Limits(frame_bytes_max=4096)
     async with recording("alpha", "beta") as traces, pair(limits=limits) as (alpha, beta):
-        beta.subscribe(SUBJECT, lambda message: message.payload)
+        beta.serve(SUBJECT, lambda message: message.payload)
         payload = bytes(4096 - len(SUBJECT))
         assert await alpha.request(beta.address, SUBJECT, payload) == payload
         assert traces.find("net: handle price @beta").parent_id is None
@@ -133,7 +133,7 @@ async def test_a_message_as_large_as_can_be_is_carried_without_a_context() -> No
 )
 async def test_older_peers_are_told_nothing(protocol: ProtocolConfig) -> None:
     async with recording("alpha", "beta") as traces, pair(protocol=protocol) as (alpha, beta):
-        beta.subscribe(SUBJECT, lambda message: message.payload)
+        beta.serve(SUBJECT, lambda message: message.payload)
         assert await alpha.request(beta.address, SUBJECT, b"tea") == b"tea"
         asked = traces.find("net: request price @alpha")
         served = traces.find("net: handle price @beta")
@@ -143,7 +143,7 @@ async def test_older_peers_are_told_nothing(protocol: ProtocolConfig) -> None:
 async def test_a_node_that_records_nothing_is_told_nothing() -> None:
     """And what it answers is right, although the other one traces."""
     async with pair() as (alpha, beta):
-        beta.subscribe(SUBJECT, lambda message: message.payload)
+        beta.serve(SUBJECT, lambda message: message.payload)
         # They know each other before anybody records.
         assert await alpha.request(beta.address, SUBJECT, b"tea") == b"tea"
         async with recording("alpha") as traces:

@@ -35,7 +35,7 @@ async def test_a_collector_gets_the_spans_of_all_nodes() -> None:
             MessagingService("test", "alpha") as alpha,
             MessagingService("test", "beta") as beta,
         ):
-            beta.subscribe("price", lambda message: b"7")
+            beta.serve("price", lambda message: b"7")
             await alpha.request(beta.address, "price")
             assert await recorder.flush()
     assert collector.paths == {"/v1/traces"}
@@ -132,8 +132,8 @@ async def test_spans_of_the_users_own_code_are_parents_and_children() -> None:
                     await alpha.send(alpha.address, "asked")
                 return b"7"
 
-            alpha.subscribe("price", price)
-            alpha.subscribe("asked", lambda message: None, one_way=True)
+            alpha.serve("price", price)
+            alpha.subscribe("asked", lambda message: None)
             with own.start_as_current_span("user") as user:
                 await alpha.request(alpha.address, "price")
             assert not otel.get_current_span().get_span_context().is_valid
@@ -153,7 +153,7 @@ async def test_a_failure_in_the_users_own_span() -> None:
         def fail(message: RawMessage) -> bytes:
             raise ValueError("no tea")
 
-        alpha.subscribe("price", fail)
+        alpha.serve("price", fail)
         with own.start_as_current_span("user") as user, pytest.raises(RemoteHandlerError):
             await alpha.request(alpha.address, "price")
     span_id = f"{user.get_span_context().span_id:016x}"

@@ -91,7 +91,7 @@ async def overheard() -> list[tuple[int, int, int, bytes]]:
     tap = Wiretap()
     alpha, beta = MessagingService("test", "alpha"), MessagingService("test", "beta")
     async with alpha, beta:
-        beta.subscribe("price", lambda message: b"7")
+        beta.serve("price", lambda message: b"7")
         address = await tap.start(beta)
         assert await alpha.request(address, "price", b"tea") == b"7"
         await alpha.send(address, "price", b"tea")

@@ -91,7 +91,7 @@ View = dict[str, list[str]]
 def check_quiet(world: BrokerWorld) -> None:
     """Have everybody do everything, and see what becomes of it."""
     world.sim.run_until(
-        lambda: not world.missing(), within=_MOVING_S, claim="all nodes are in their places"
+        lambda: not world.missing(), timeout=_MOVING_S, description="all nodes are in their places"
     )
     await_steadiness(world)
     branches = [*world.stations()]
@@ -99,8 +99,8 @@ def check_quiet(world: BrokerWorld) -> None:
         branch.is_talkative = False
     world.sim.run_until(
         lambda: not any(it.acts for it in branches),
-        within=_ENDING_S,
-        claim="all that was begun in times of trouble has ended",
+        timeout=_ENDING_S,
+        description="all that was begun in times of trouble has ended",
     )
     await_agreement(world, branches)
     _check_acts(world, branches)
@@ -121,7 +121,7 @@ def await_agreement(world: BrokerWorld, branches: list[Branch]) -> None:
     while not is_agreed() and world.sim.now < began + _AGREEMENT_S:
         world.sim.run_for(0.1)
     told = [f"{it} sees {differences(it, branches)}" for it in branches]
-    world.sim.run_until(is_agreed, within=0.0, claim=f"all agree; {'; '.join(told)}")
+    world.sim.run_until(is_agreed, timeout=0.0, description=f"all agree; {'; '.join(told)}")
 
 
 def differences(branch: Branch, branches: list[Branch]) -> list[str]:
@@ -175,7 +175,9 @@ def _check_acts(world: BrokerWorld, branches: list[Branch]) -> None:
             if act.needs <= offered:
                 branch.do(act.name, _succeed(branch, act))
     world.sim.run_until(
-        lambda: not any(it.acts for it in branches), within=_ENDING_S, claim="all acts have ended"
+        lambda: not any(it.acts for it in branches),
+        timeout=_ENDING_S,
+        description="all acts have ended",
     )
 
 

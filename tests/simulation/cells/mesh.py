@@ -56,7 +56,9 @@ class Mesh:
         self._limits = limits
         for name in (*cores, *satellites):
             sim.add(name, self._run).start()
-        sim.run_until(self._is_connected, within=_CONNECTED_S, claim="all domains are connected")
+        sim.run_until(
+            self._is_connected, timeout=_CONNECTED_S, description="all domains are connected"
+        )
 
     async def _run(self, node: SimNode) -> None:
         role = Role.CORE if node.name in self._cores else Role.SATELLITE

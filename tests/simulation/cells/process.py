@@ -113,7 +113,7 @@ class Process:
         if self.talker is not None:
             left = self.talker.unfinished
             require(not left, f"{self} stopped, but not these calls: {', '.join(left)}")
-        tasks = [it for it in self.node.lane.tasks if not it.done()]
+        tasks = [it for it in self.node.process.tasks if not it.done()]
         names = [str(it) for it in tasks if it is not asyncio.current_task()]
         require(not names, f"{self} stopped, but not these tasks: {', '.join(names)}")
 

@@ -36,8 +36,8 @@ def check_quiet(world: World) -> None:
     tasks = [world.sim.spawn(it.send(), it.process.node) for it in probes]
     world.sim.run_until(
         lambda: all(task.done() for task in tasks),
-        within=_SPREAD_S + _TIMEOUT_S + _ARRIVAL_S,
-        claim="all calls of a quiet time have ended",
+        timeout=_SPREAD_S + _TIMEOUT_S + _ARRIVAL_S,
+        description="all calls of a quiet time have ended",
     )
     world.sim.run_for(_ARRIVAL_S)
     for probe in probes:
@@ -153,5 +153,7 @@ def _end(world: World) -> None:
     for process in world.running():
         world.sim.call_later(world.sim.rng.random(), process.stop)
     world.sim.run_until(
-        lambda: not world.running(), within=_CALMING_S + 1.0, claim="all domains have stopped"
+        lambda: not world.running(),
+        timeout=_CALMING_S + 1.0,
+        description="all domains have stopped",
     )

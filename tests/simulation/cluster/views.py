@@ -45,7 +45,7 @@ class Quiet:
             is_awake = node.is_running and not node.is_paused and name not in self.slow
             _keep(self._awake_since, name, now, holds=is_awake)
         for pair in permutations(nodes, 2):
-            _keep(self._open_since, pair, now, holds=self._sim.network.ways.is_reachable(*pair))
+            _keep(self._open_since, pair, now, holds=self._sim.network.links.is_reachable(*pair))
 
     def between(self, first: Process, second: Process) -> float:
         """Seconds for which both could talk to each other; 0 if they cannot now."""

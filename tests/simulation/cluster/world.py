@@ -150,10 +150,10 @@ class World:
         node = self.sim.nodes[fault.victim]
         if node.is_running and not node.is_paused:
             node.pause()
-            lane = node.lane
+            lane = node.process
             self._at(
                 fault.time + min(fault.lasting_s, PAUSE_S_MAX),
-                lambda: node.resume() if node.is_running and node.lane is lane else None,
+                lambda: node.resume() if node.is_running and node.process is lane else None,
             )
 
     def _jump(self, fault: PlannedFault) -> None:

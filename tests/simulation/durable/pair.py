@@ -32,7 +32,7 @@ class Pair:
         self.introduce(self.beta)
         for machine in (self.alpha, self.beta):
             machine.start()
-        sim.run_until(self._is_ready, within=DELIVERY_S, claim="both run")
+        sim.run_until(self._is_ready, timeout=DELIVERY_S, description="both run")
 
     def _is_ready(self) -> bool:
         return self.alpha.is_ready and self.beta.is_ready
@@ -72,7 +72,7 @@ class Pair:
     def await_handled(self, *words: str, within: float = DELIVERY_S) -> None:
         """Wait until beta has handled exactly these; they must stay all."""
         claim = f"beta has handled {', '.join(words)}"
-        self.sim.run_until(lambda: self.handled() == list(words), within=within, claim=claim)
+        self.sim.run_until(lambda: self.handled() == list(words), timeout=within, description=claim)
         self.sim.run_for(DELIVERY_S)
         assert self.handled() == list(words)
 
@@ -83,7 +83,9 @@ class Pair:
 
     def await_trouble(self, words: str) -> None:
         self.sim.run_until(
-            lambda: words in (self.trouble() or ""), within=DELIVERY_S, claim=f"bridge: {words}"
+            lambda: words in (self.trouble() or ""),
+            timeout=DELIVERY_S,
+            description=f"bridge: {words}",
         )
 
     def restart(self, machine: Machine, backup: bytes | None = None) -> None:
@@ -92,7 +94,7 @@ class Pair:
         if backup is not None:
             machine.disk.restore(backup)
         machine.start()
-        self.sim.run_until(self._is_ready, within=DELIVERY_S, claim="both run")
+        self.sim.run_until(self._is_ready, timeout=DELIVERY_S, description="both run")
 
     def backup(self, machine: Machine) -> bytes:
         while True:

@@ -107,7 +107,7 @@ class Process(Generic[TenantT]):
         )
 
     def _check_end(self) -> None:
-        tasks = [it for it in self.node.lane.tasks if not it.done()]
+        tasks = [it for it in self.node.process.tasks if not it.done()]
         names = [str(it) for it in tasks if it is not asyncio.current_task()]
         require(not names, f"{self} stopped, but not these tasks: {', '.join(names)}")
         left = [str(it) for it in self._timers() if not it.cancelled()]
@@ -117,7 +117,7 @@ class Process(Generic[TenantT]):
         """Those of this process, but for what in reality would be in its kernel."""
         for _, _, timer, lane in self._sim.loop._timers:
             module = getattr(timer._callback, "__module__", None) or ""  # type: ignore[attr-defined]
-            if lane is self.node.lane and not module.startswith("postroad.testing."):
+            if lane is self.node.process and not module.startswith("postroad.testing."):
                 yield timer
 
     # Its nodes.

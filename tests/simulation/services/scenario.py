@@ -190,5 +190,5 @@ def stop_all(world: World[Any]) -> None:
     for process in world.running():
         world.sim.call_later(world.sim.rng.random(), process.stop)
     world.sim.run_until(
-        lambda: not world.running(), within=_STOP_S, claim="all processes have stopped"
+        lambda: not world.running(), timeout=_STOP_S, description="all processes have stopped"
     )

@@ -145,7 +145,7 @@ class World(TroubledHosts[Process[TenantT]], Generic[TenantT]):
         self._calm_since = self.sim.now
         process = self._latest[self.places[node_id]]
         if process.is_up and node_id not in process.stations:
-            context = process.node.lane.context.copy()
+            context = process.node.process.context.copy()
             self.sim.loop.call_soon(process.join, node_id, self.actions[node_id], context=context)
 
     def missing(self) -> list[str]:

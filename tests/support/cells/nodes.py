@@ -272,7 +272,7 @@ class ForgedDomain:
     # What it says.
 
     async def connect(self, address: Address) -> Self:
-        self.tunnel = await self.service.open_tunnel(address, lambda tunnel: self)
+        self.tunnel = await self.service.tunnels.open(address, lambda tunnel: self)
         return self
 
     def send_encoded(self, payload: bytes, subject: str = MESSAGE) -> None:
@@ -351,7 +351,7 @@ async def forged_domain(
 ) -> AsyncIterator[ForgedDomain]:
     """A domain by hand that is connected to a real one."""
     async with MessagingService(CLUSTER, name, limits=limits) as service:
-        service.introduce(role.value, None)
+        service.set_hello_role(role.value, None)
         forged = await ForgedDomain(service).connect(peer.service.address)
         await eventually(lambda: name in peer.links.by_domain)
         yield forged

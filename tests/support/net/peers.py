@@ -136,7 +136,7 @@ class Pair(NamedTuple):
     def handle(self, subject: str, handler: Callable[[RawMessage], Any]) -> None:
         """Have the server handle a subject like this from now on."""
         self.server.unsubscribe(subject)
-        self.server.subscribe(subject, handler)
+        self.server.serve(subject, handler)
 
 
 @asynccontextmanager
@@ -161,14 +161,14 @@ async def running_pair(
             )
         subscribe_usual(second)
         gate = Gate()
-        second.subscribe("gate", gate)
+        second.serve("gate", gate)
         yield Pair(first, second, gate)
 
 
 def subscribe_usual(service: MessagingService) -> None:
     """`echo` answers, `hang` never does."""
-    service.subscribe("echo", lambda message: message.payload)
-    service.subscribe("hang", hang)
+    service.serve("echo", lambda message: message.payload)
+    service.serve("hang", hang)
 
 
 async def hang(_message: RawMessage) -> bytes:

@@ -228,5 +228,5 @@ async def for_ever() -> None:
 
 def echo_on(service: MessagingService) -> MessagingService:
     """Subscribe the handler that every test asks."""
-    service.subscribe("echo", lambda message: message.payload)
+    service.serve("echo", lambda message: message.payload)
     return service

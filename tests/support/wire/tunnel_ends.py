@@ -136,7 +136,7 @@ class TunnelPair(NamedTuple):
     async def open(self, **options: object) -> tuple[Recorder, Recorder]:
         """A new tunnel: the user at the client's end, and the one at the server's."""
         before = len(self.server_users.all)
-        await self.client.open_tunnel(
+        await self.client.tunnels.open(
             self.server.address,
             self.users,
             **options,  # type: ignore[arg-type]
@@ -156,10 +156,10 @@ async def running_tunnels(
         make_service("core-1", limits=server_limits) as server,
         make_service("satellite-1", limits=client_limits) as client,
     ):
-        server.introduce("core", "north")
-        client.introduce("satellite", None)
+        server.set_hello_role("core", "north")
+        client.set_hello_role("satellite", None)
         server_users = Recorders()
-        server.accept_tunnels(server_users)
+        server.tunnels.accept(server_users)
         yield TunnelPair(client, server, Recorders(), server_users)
 
 

@@ -84,7 +84,7 @@ async def test_awaitables_are_handed_back() -> None:
     assert await outcome(reaction) == b"payload"
 
 
-async def test_failures_become_answers(subtests: pytest.Subtests) -> None:
+async def test_error_reply_carries_exception_text(subtests: pytest.Subtests) -> None:
     for error, status, code, retryable in [
         (ValueError("no"), ReplyStatus.HANDLER_FAILED, 0, False),
         (asyncio.CancelledError("no"), ReplyStatus.HANDLER_FAILED, 0, False),
@@ -130,7 +130,7 @@ def test_texts_of_failures_are_valid_and_short(subtests: pytest.Subtests) -> Non
     answer.payload.decode()
 
 
-def test_answers_when_nobody_handles() -> None:
+def test_no_handler_and_one_way_replies() -> None:
     assert no_handler_reply("käse") == HandlerReply(
         ReplyStatus.NO_HANDLER, "käse".encode(), 0, True
     )

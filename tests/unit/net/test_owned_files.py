@@ -39,7 +39,7 @@ def test_directories_that_are_made_are_private_whatever_the_umask_and_so_are_tho
         assert mode_of(tmp_path / name) == 0o700, name
 
 
-def test_directory_of_somebody_else_is_refused(
+def test_check_directory_of_another_user_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted = tmp_path / "planted"
@@ -50,7 +50,7 @@ def test_directory_of_somebody_else_is_refused(
             check(planted)
 
 
-def test_link_of_somebody_else_is_refused_wherever_it_leads(
+def test_check_file_symlink_of_another_user_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine").mkdir()
@@ -69,7 +69,7 @@ def test_link_of_somebody_else_is_refused_wherever_it_leads(
             look(tmp_path / "file")
 
 
-def test_file_of_somebody_else_is_refused_also_behind_a_link_of_ones_own(
+def test_check_file_of_another_user_is_rejected_behind_symlink(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "planted").write_text("theirs")
@@ -95,7 +95,7 @@ def test_file_that_others_can_write_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other groups")
-def test_what_a_foreign_group_can_write_is_refused_and_what_the_own_group_can_is_not(
+def test_check_file_group_writable_is_rejected_unless_own_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "getgroups", lambda: [10_001])
@@ -111,7 +111,7 @@ def test_what_a_foreign_group_can_write_is_refused_and_what_the_own_group_can_is
             check(path)
 
 
-def test_directory_that_everybody_could_write_to_is_closed_if_it_is_ones_own(
+def test_check_directory_world_writable_own_loses_permission(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "open"
@@ -119,7 +119,7 @@ def test_directory_that_everybody_could_write_to_is_closed_if_it_is_ones_own(
     path.chmod(0o777)
     check_directory(path)
     assert mode_of(path) == 0o775
-    assert "everybody could write to" in caplog.text
+    assert "was world-writable" in caplog.text
     # Where only owners can remove files, as in /tmp, each file is looked at.
     path.chmod(0o1777)
     check_directory(path)
@@ -127,7 +127,7 @@ def test_directory_that_everybody_could_write_to_is_closed_if_it_is_ones_own(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has directories of root")
-def test_directory_of_root_that_everybody_can_write_to_is_what_pods_have(
+def test_check_directory_world_writable_of_root_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "volume"
@@ -143,7 +143,7 @@ def test_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert read_file(tmp_path / "pipe") == b""
 
 
-def test_what_is_missing_or_no_directory_is_told_by_the_system(tmp_path: Path) -> None:
+def test_check_directory_missing_or_file_raises_os_error(tmp_path: Path) -> None:
     for look in (check_file, read_file, check_directory):
         with pytest.raises(FileNotFoundError):
             look(tmp_path / "none")

@@ -71,8 +71,8 @@ def test_unusable_files_are_named(files: Path, subtests: pytest.Subtests) -> Non
 
     for field, name, told in [
         ("key", "other.key", "the key belongs to another certificate"),
-        ("key", "garbage.pem", "one of them is not in PEM form"),
-        ("key", "locked.key", "the key is encrypted; give one that is not"),
+        ("key", "garbage.pem", "one of them is not in PEM format"),
+        ("key", "locked.key", "the key is encrypted; provide an unencrypted one"),
         ("key", "missing.key", "missing.key: No such file or directory"),
         ("trust", "garbage.pem", "there is no certificate in it"),
     ]:

@@ -112,22 +112,22 @@ async def test_events_are_written_down() -> None:
         assert (broker.calls, broker.events) == ([], [])
 
 
-async def test_stubs_return_raise_and_answer() -> None:
+async def test_stub_returns_raises_or_calls_side_effect() -> None:
     async with TestBroker(Shop()) as broker:
-        broker.stub("mail.send", returns={"ok": True})
+        broker.stub("mail.send", return_value={"ok": True})
         assert await broker.call("mail.send") == {"ok": True}
         broker.stub("mail.send", raises=RequestTimeoutError(data={}))
         with pytest.raises(RequestTimeoutError):
             await broker.call("shop.order", {"item": "tea"})
         assert await broker.call("mail.send", fallback="later") == "later"
-        broker.stub("mail.send", answers=lambda ctx: ctx.params["n"] + 1)
+        broker.stub("mail.send", side_effect=lambda ctx: ctx.params["n"] + 1)
         assert await broker.call("mail.send", {"n": 1}) == 2
 
         async def slowly(ctx: Context) -> str:
             ctx.meta["seen"] = True
             return ctx.action
 
-        stub = broker.stub("mail.send", answers=slowly)
+        stub = broker.stub("mail.send", side_effect=slowly)
         ctx = broker.context(meta={"user": 1})
         assert await ctx.call("mail.send", headers={"h": 2}) == "mail.send"
         assert ctx.meta == {"user": 1, "seen": True}
@@ -140,14 +140,14 @@ async def test_stubs_return_raise_and_answer() -> None:
 
 async def test_stubs_win_over_services_and_do_one_thing() -> None:
     async with TestBroker(Shop()) as broker:
-        broker.stub("shop.price", returns=100)
+        broker.stub("shop.price", return_value=100)
         assert await broker.call("shop.total") == 101
         broker.unstub("shop.price")
         assert await broker.call("shop.total") == 4
 
     broker = TestBroker()
     with pytest.raises(UsageError, match="only one"):
-        broker.stub("mail.send", returns=1, raises=ValueError())
+        broker.stub("mail.send", return_value=1, raises=ValueError())
 
 
 async def test_settle_waits_for_events_of_events_and_durable_ones() -> None:
@@ -166,7 +166,7 @@ async def test_settle_waits_for_events_of_events_and_durable_ones() -> None:
         assert len(broker.events_named("shop.noted")) == 2
 
 
-async def test_settle_tells_what_went_wrong() -> None:
+async def test_wait_for_handlers_raises_handler_error() -> None:
     async with TestBroker(Shop()) as broker:
         await broker.emit("shop.broken")
         with pytest.raises(ValueError, match="broken"):

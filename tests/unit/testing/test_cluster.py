@@ -54,7 +54,7 @@ def test_program_runs_to_its_end(sim: SimCluster) -> None:
     assert verbs == ["started", "counts", "counts", "counts", "exited"]
 
 
-def test_stop_cancels_the_program_and_what_it_left(sim: SimCluster) -> None:
+def test_stop_cancels_program_and_its_tasks(sim: SimCluster) -> None:
     happened: list[str] = []
 
     async def clean_up(name: str) -> None:
@@ -129,7 +129,7 @@ def test_nothing_of_a_crashed_node_runs_again(end: str) -> None:
     assert sim.log.lines == lines
 
 
-def test_what_still_runs_at_the_end_goes_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+def test_sim_cluster_exit_closes_running_tasks_silently(caplog: pytest.LogCaptureFixture) -> None:
     async def stubborn(node: SimNode) -> None:
         while True:
             try:
@@ -149,7 +149,7 @@ def test_what_still_runs_at_the_end_goes_in_silence(caplog: pytest.LogCaptureFix
     assert caplog.records == []
 
 
-def test_paused_node_goes_on_later(sim: SimCluster) -> None:
+def test_paused_node_resumes_after_time(sim: SimCluster) -> None:
     ticks: list[float] = []
 
     async def tick(node: SimNode) -> None:
@@ -192,7 +192,7 @@ def test_wrong_calls_are_refused(sim: SimCluster) -> None:
         with pytest.raises(UsageError, match="start"):
             act()
     node.start()
-    with pytest.raises(UsageError, match="already"):
+    with pytest.raises(UsageError, match="it is running"):
         node.start()
     with pytest.raises(UsageError, match="with SimCluster"):
         SimCluster(seed=1).run_for(1.0)
@@ -330,11 +330,11 @@ def test_run_until(sim: SimCluster) -> None:
 
     flags: list[bool] = []
     sim.add("alpha", flip).start()
-    took = sim.run_until(lambda: flags, within=5.0, claim="the flag is up")
+    took = sim.run_until(lambda: flags, timeout=5.0, description="the flag is up")
     assert 3.0 <= took <= 3.02
     assert "the flag is up" in sim.log.lines[-1]
     with pytest.raises(LivenessFailure, match="not within 2 s: pigs fly"):
-        sim.run_until(lambda: False, within=2.0, claim="pigs fly")
+        sim.run_until(lambda: False, timeout=2.0, description="pigs fly")
     assert sim.now == pytest.approx(took + 2.0)
 
 
@@ -369,7 +369,7 @@ def test_run_does_not_wait_for_ever(sim: SimCluster) -> None:
         sim.run(asyncio.Event().wait())
     sim.call_every(1.0, lambda: None)
     with pytest.raises(LivenessFailure, match=r"not done within 5 s: .*wait"):
-        sim.run(asyncio.Event().wait(), within=5.0)
+        sim.run(asyncio.Event().wait(), timeout=5.0)
     assert sim.now == 5.0
 
 
@@ -394,7 +394,7 @@ def test_spawned_task_fails_the_run(sim: SimCluster) -> None:
         sim.run_for(2.0)
 
 
-def test_cluster_shares_what_the_simulation_has() -> None:
+def test_sim_cluster_shares_log_and_time_of_simulation() -> None:
     simulation = Simulation(9)
     with SimCluster(simulation) as sim:
         assert (sim.seed, sim.log, sim.rng) == (9, simulation.log, simulation.rng)

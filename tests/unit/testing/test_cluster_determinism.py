@@ -22,7 +22,7 @@ def tell(node, verb, details):
 async def serve(node):
     me = ("c", node.name, f"{node.host}:7000")
     async with MessagingService(*me) as service, DatagramService(*me) as unicast:
-        service.subscribe("echo", lambda message: message.payload)
+        service.serve("echo", lambda message: message.payload)
         unicast.subscribe("tick", lambda message: tell(node, "tick", message.payload.hex()))
         children = {asyncio.create_task(talk(node, service, unicast)) for _ in range(5)}
         await asyncio.wait(children)

@@ -47,8 +47,8 @@ class Town:
             MessagingService("town", node.name, bind, limits=LIMITS) as service,
             DatagramService("town", node.name, bind) as unicast,
         ):
-            service.subscribe("echo", lambda message: message.payload)
-            service.subscribe("slow", self._answer_slowly)
+            service.serve("echo", lambda message: message.payload)
+            service.serve("slow", self._answer_slowly)
             unicast.subscribe("tick", lambda message: self._tick(node, message))
             self.services[node.name] = service
             self.unicasts[node.name] = unicast
@@ -101,13 +101,13 @@ def test_peer_that_restarts_is_found_again(town: Town) -> None:
     assert town.ask() == b"hello"
 
 
-def test_stopped_peer_finishes_what_it_began(town: Town) -> None:
+def test_stop_of_peer_finishes_running_requests(town: Town) -> None:
     alpha, beta = town.nodes
     request = town.services["alpha"].request("beta:7000", "slow", b"late")
     task = town.sim.spawn(request, alpha)
     town.sim.run_for(0.5)
     beta.stop()
-    town.sim.run_until(lambda: not beta.is_running, within=10.0, claim="beta has stopped")
+    town.sim.run_until(lambda: not beta.is_running, timeout=10.0, description="beta has stopped")
     assert task.result() == b"late"
 
 
@@ -218,14 +218,14 @@ class TunnelTown:
         async with MessagingService(
             "tunnel_town", node.name, bind, limits=TUNNEL_LIMITS
         ) as service:
-            service.introduce(node.name, None)
-            service.accept_tunnels(self.users[node.name])
+            service.set_hello_role(node.name, None)
+            service.tunnels.accept(self.users[node.name])
             self.services[node.name] = service
             await asyncio.Event().wait()
 
     def open(self) -> tuple[Recorder, Recorder]:
         """A new tunnel: the satellite's user and the core's."""
-        opening = self.services["satellite"].open_tunnel("core:7000", self.users["satellite"])
+        opening = self.services["satellite"].tunnels.open("core:7000", self.users["satellite"])
         self.sim.run(opening, self.satellite)
         self.sim.run_for(0.1)
         return self.users["satellite"].last, self.users["core"].last
@@ -300,7 +300,7 @@ def test_a_killed_peer_and_one_without_power(tunnel_town: TunnelTown) -> None:
         tunnel_town.open()
 
 
-def test_a_paused_peer_is_given_up(tunnel_town: TunnelTown) -> None:
+def test_tunnel_paused_peer_is_disconnected(tunnel_town: TunnelTown) -> None:
     near, far = tunnel_town.open()
     tunnel_town.core.pause()
     tunnel_town.sim.run_for(4.0)

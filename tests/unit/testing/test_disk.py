@@ -22,7 +22,7 @@ def test_files() -> None:
         disk.write("a", "text")  # type: ignore[arg-type]  # What is tested.
 
 
-def test_crash_keeps_what_is_synced_and_a_beginning_of_the_rest() -> None:
+def test_disk_crash_keeps_synced_and_first_unsynced_changes() -> None:
     survivors = set()
     for seed in range(50):
         disk = SimDisk(Random(seed))
@@ -63,7 +63,7 @@ def test_disk_of_a_node_survives_its_process() -> None:
 
 
 @pytest.mark.parametrize("end", ["kill", "lose_power"])
-def test_crash_of_a_node_may_lose_what_is_not_synced(end: str) -> None:
+def test_node_crash_may_lose_unsynced_changes(end: str) -> None:
     def keeps(seed: int) -> bool:
         async def write(node: SimNode) -> None:
             node.disk.write("a", b"1")

@@ -52,7 +52,7 @@ def drawn(output: str) -> str:
 
 
 @pytest.mark.slow
-def test_failure_tells_seed_log_and_how_to_run_it_again(project: pytest.Pytester) -> None:
+def test_fixture_failure_reports_seed_log_and_replay_command(project: pytest.Pytester) -> None:
     first = run(project)
     assert "2 passed" in first
     assert "1 failed" in first

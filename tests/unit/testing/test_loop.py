@@ -200,7 +200,7 @@ def test_time_stands_still_while_anything_is_ready() -> None:
     assert len(run(work())) == 1
 
 
-def test_advance_runs_what_is_due_and_no_more() -> None:
+def test_advance_runs_only_due_callbacks() -> None:
     loop = SimLoop()
     times: list[float] = []
     for when in (1.0, 2.0, 3.0):
@@ -251,7 +251,7 @@ def test_a_deadlock_or_an_endless_moment_is_a_failure() -> None:
     assert loop.callbacks > 5_000
 
 
-def test_stop_ends_after_what_is_ready() -> None:
+def test_loop_stop_runs_ready_callbacks_first() -> None:
     loop = SimLoop()
     happened: list[str] = []
 
@@ -371,7 +371,7 @@ def test_unhandled_exception_is_logged(caplog: pytest.LogCaptureFixture) -> None
     assert "Exception in callback" in record.getMessage()
 
 
-def test_what_cannot_be_simulated_is_refused(subtests: pytest.Subtests) -> None:
+def test_unsupported_loop_calls_raise_usage_error(subtests: pytest.Subtests) -> None:
     calls: list[tuple[Callable[[Any], Coroutine[Any, Any, Any]], str]] = [
         (lambda loop: loop.subprocess_exec(None, "ls"), "SimCluster"),
         (lambda loop: loop.subprocess_shell(None, "ls"), "SimCluster"),

@@ -132,9 +132,9 @@ def make_tls_context(settings: AdminSettings) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     assert settings.key is not None
-    load_certificate(context, settings.certificate, settings.key, what="admin.certificate")
+    load_certificate(context, settings.certificate, settings.key, label="admin.certificate")
     if settings.client_trust is not None:
-        load_trust(context, settings.client_trust, what="admin.client_trust")
+        load_trust(context, settings.client_trust, label="admin.client_trust")
         # Others still can show a token.
         context.verify_mode = ssl.CERT_OPTIONAL
     return context

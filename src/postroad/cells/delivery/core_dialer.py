@@ -146,7 +146,7 @@ class CoreDialer:
         """Open a tunnel to the first endpoint of a core that can be reached, or return None."""
         for address in self._cores[name].endpoints:
             try:
-                return await self._service.open_tunnel(address, self._accept, peer=name)
+                return await self._service.tunnels.open(address, self._accept, peer=name)
             except Exception as error:
                 if not isinstance(error, PostroadError):
                     # A defect must not end the redialing of this core for ever.

@@ -1,4 +1,4 @@
-"""The client's end of a connection: requests out, replies in."""
+"""The client side of a connection: sends requests, receives replies."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from postroad.wire import (
 
 
 class ClientConnection(PeerConnection):
-    """A connection this node opened."""
+    """A connection that this node opened."""
 
     __slots__ = (
         "_encode_request",
         "_ended",
-        "_is_refused",
-        "_is_retired",
+        "_is_draining",
+        "_is_rejected",
         "_new_future",
         "_next_id",
         "_peer_reason",
@@ -62,30 +62,30 @@ class ClientConnection(PeerConnection):
     ) -> None:
         super().__init__(context, loop)
         self.address = address
-        # Whether a request may be written now; callers wait while it is False.
+        # Whether a request can be written now; callers wait while it is False.
         self.can_send = False
         self.pending: DeadlineMap[asyncio.Future[RequestResult]] = DeadlineMap()
         self.pending_max = context.limits.requests_pending_max
-        # Ends with None once the handshake is done, or with what prevented it.
+        # The result is None after the handshake, or the reason why it failed.
         self.opened: asyncio.Future[ConnectionDown | None] = loop.create_future()
-        # Largest payload and subject the peer accepts, known once the link is open.
+        # Maximum size of payload and subject that the peer accepts; set when the connection opens.
         self.send_bytes_max = 0
-        # Whether everybody may use it now, and nobody is owed an earlier turn.
+        # Whether every caller may use it: no caller that came earlier is still waiting.
         self.is_shared = False
         self.last_used = loop.time()
         self._next_id = context.next_id
         self._new_future = loop.create_future
-        # Requests that are no longer pending, however they ended.
+        # Requests that are no longer pending: replied, expired, cancelled or failed.
         self._ended = 0
-        # Set once the version is known.
+        # Set when the version is negotiated.
         self._encode_request: Callable[[list[bytes], int, str, bytes, int, bool], None]
         self._was_open = False
-        self._is_retired = False
-        # Whether the peer wants nothing to do with this node.
-        self._is_refused = False
-        # What the peer gave as its reason to close.
+        self._is_draining = False
+        # Whether the peer has rejected this node for good.
+        self._is_rejected = False
+        # The reason in the goodbye of the peer.
         self._peer_reason: str | None = None
-        # Callers waiting until this link can take another message.
+        # Callers that wait for capacity, in their order.
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     # Sending.
@@ -113,7 +113,7 @@ class ClientConnection(PeerConnection):
             if entries or self._last_batch > 1 or len(payload) >= LARGE_BYTES:
                 self._flush_soon(payload)
             else:
-                # Hardly anything is going on: waiting for company would only add latency.
+                # The connection is nearly idle: batching would only add latency.
                 self._flush()
         future = self._new_future()
         deadline = now + timeout
@@ -137,7 +137,7 @@ class ClientConnection(PeerConnection):
         self._flush_soon(payload)
 
     def _flush_soon(self, payload: bytes) -> None:
-        """Send at the end of this turn of the loop, or at once if much is queued already."""
+        """Flush at the end of this loop iteration, or at once if enough is queued."""
         is_large = len(payload) >= LARGE_BYTES
         self._has_large |= is_large
         if is_large or self._queued_bytes >= QUEUED_BYTES_MAX:
@@ -147,16 +147,16 @@ class ClientConnection(PeerConnection):
 
     @property
     def has_pending_flush(self) -> bool:
-        """Whether something is queued that will be written at the end of this turn."""
+        """Whether queued frames will be written at the end of this loop iteration."""
         return self._flush_scheduled
 
     @property
     def requests_sent(self) -> int:
-        """How many requests were written, for the statistics."""
+        """The number of requests written, for the statistics."""
         return self._ended + len(self.pending.entries)
 
     def cancel_request(self, id: int) -> None:
-        """The caller no longer waits for this request."""
+        """Remove a request whose caller no longer waits, and tell the peer."""
         if self.pending.pop(id) is not None:
             self._ended += 1
             self._context.counters.requests_cancelled += 1
@@ -166,14 +166,14 @@ class ClientConnection(PeerConnection):
             self._wake_next_waiter()
 
     def is_peer(self, name: str) -> bool:
-        """Whether the node at the other end is known to have that name."""
+        """Whether the peer is known to have this name, by its hello or its certificate."""
         if self.wire.peer is not None:
             return self.wire.peer.name == name
         names = self.wire.certificate_names
         return names is not None and name in names
 
     def check_peer(self, name: str | None) -> None:
-        """Raise unless the node at the other end has that name, or any will do."""
+        """Raise WrongPeerError if a name is expected and the peer is not known to have it."""
         if name is None or self.is_peer(name):
             return
         if self.wire.peer is None and self.wire.certificate_names is None:
@@ -182,40 +182,40 @@ class ClientConnection(PeerConnection):
                 f"{self.wire.version} without TLS does not tell names; use TLS or version 3, or "
                 "leave out the expected peer"
             )
-        raise WrongPeerError(f"expected node {name!r}, but {self.describe_peer()} answers there")
+        raise WrongPeerError(f"expected node {name!r}, but connected to {self.describe_peer()}")
 
     async def wait_for_capacity(self) -> bool:
-        """Wait in line; True if the caller may send now, False if this link takes no more.
+        """Wait for capacity; return False if the connection accepts no more requests.
 
-        Only the first in line is ever called, and keeps its place until it gets what it needs, so
-        messages leave in the order in which they were made.
+        Only the first waiter is woken, and it keeps its place until it has capacity, so messages
+        are sent in the order of their calls.
         """
         turn = self._loop.create_future()
         self._waiting.append(turn)
         try:
             while True:
                 await turn
-                if self._has_capacity or not self._takes_requests:
+                if self._has_capacity or not self._accepts_requests:
                     return self._has_capacity
                 turn = self._waiting[0] = self._loop.create_future()
         finally:
             self._waiting.remove(turn)
-            # Whoever is next may look once this caller has sent, or has not.
+            # The next waiter is woken after this caller had its chance to send.
             self._loop.call_soon(self._wake_next_waiter)
 
     @property
-    def _takes_requests(self) -> bool:
-        return self.is_open and not self._is_retired
+    def _accepts_requests(self) -> bool:
+        return self.is_open and not self._is_draining
 
     @property
     def _has_capacity(self) -> bool:
         has_slot = len(self.pending.entries) < self.pending_max
-        return has_slot and self._is_writable and self._takes_requests
+        return has_slot and self._is_writable and self._accepts_requests
 
     def _wake_next_waiter(self) -> None:
-        """Call the first in line if it can go on, or must look elsewhere."""
+        """Wake the first waiter if there is capacity, or if there will be none."""
         self.can_send = self._has_capacity and not self._waiting
-        if self._waiting and (self._has_capacity or not self._takes_requests):
+        if self._waiting and (self._has_capacity or not self._accepts_requests):
             turn = self._waiting[0]
             if not turn.done():
                 turn.set_result(None)
@@ -223,11 +223,11 @@ class ClientConnection(PeerConnection):
     # Receiving.
 
     def _on_events(self, events: list[ConnectionEvent], now: float) -> None:
-        take = self.pending.entries.pop
+        pop = self.pending.entries.pop
         received = 0
         for event in events:
             if type(event) is ReplyFrame:
-                entry = take(event.id, None)
+                entry = pop(event.id, None)
                 if entry is not None:
                     received += 1
                     if not entry[0].done():
@@ -254,36 +254,40 @@ class ClientConnection(PeerConnection):
             self.opened.set_result(None)
         elif isinstance(event, GoodbyeFrame):
             self._peer_reason = event.reason
-            self._is_refused = is_rejection(event)
+            self._is_rejected = is_rejection(event)
             self._wake_next_waiter()
             self._close_when_drained()
         elif isinstance(event, FrameIgnored):
             self._log_ignored_frame(event, now)
 
     def _on_unmatched_reply(self, reply: ReplyFrame, now: float) -> None:
-        """A reply to a request that was given up, or that never was."""
+        """Count a reply whose request has ended, or log one whose request was never sent."""
         if 0 < reply.id < self._next_id():
             self._context.counters.replies_late += 1
             return
         self._context.counters.frames_ignored += 1
         self.wire.on_unmatched_reply(reply)
         self._context.warn(
-            "unasked", now, "%s replied to request %d, which was never sent", self.remote, reply.id
+            "unmatched",
+            now,
+            "%s replied to request %d, which was never sent",
+            self.remote,
+            reply.id,
         )
 
-    # The life of the link.
+    # Lifecycle.
 
     def _on_writable(self, is_writable: bool) -> None:
         self._wake_next_waiter()
 
     def close(self, reason: str, linger_s: float = LINGER_S) -> None:
-        """Close; requests still waiting fail when the socket is gone."""
+        """Close; pending requests fail when the socket is closed."""
         super().close(reason, linger_s)
         self._wake_next_waiter()
 
     @property
     def is_idle(self) -> bool:
-        """Whether closing it would disturb nobody."""
+        """Whether no request is pending, waiting or unwritten."""
         is_written = self.transport is None or not self.transport.get_write_buffer_size()
         return is_written and not (self.pending.entries or self._waiting or self._out)
 
@@ -308,8 +312,8 @@ class ClientConnection(PeerConnection):
             self.close("idle")
 
     def drain(self) -> None:
-        """Take no more requests; those in flight go on."""
-        self._is_retired = True
+        """Accept no more requests; those in flight continue."""
+        self._is_draining = True
         self._wake_next_waiter()
 
     def _close_when_drained(self) -> None:
@@ -317,7 +321,7 @@ class ClientConnection(PeerConnection):
             self.close(f"the peer said goodbye: {self._peer_reason}")
 
     def fail_pending(self, result: ConnectionDown) -> None:
-        """End every request in flight the same way."""
+        """Complete every pending request with this result."""
         self._ended += len(self.pending)
         for _, future in self.pending.pop_all():
             if not future.done():
@@ -331,7 +335,7 @@ class ClientConnection(PeerConnection):
             was_open=self._was_open,
             close_reason=self._close_reason,
             peer_reason=self._peer_reason,
-            is_refused=self._is_refused,
+            is_rejected=self._is_rejected,
         )
         down = ConnectionDown(loss.error())
         if self._was_open and self._close_reason is None and self._peer_reason is None:

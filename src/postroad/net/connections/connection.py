@@ -1,7 +1,7 @@
-"""One TCP connection: asyncio's callbacks on one side, the wire machine on the other.
+"""One TCP connection: an asyncio protocol around the state machine of `wire`.
 
-The rule of the glue: after anything happened, send what the machine has queued, look at its
-failure, keep one timer. Sub-classes add what a client or a server does with events.
+After every callback: write the frames that the machine has queued, check its failure, and set the
+one timer. Subclasses handle the events of a client, a server or a tunnel.
 """
 
 from __future__ import annotations
@@ -27,37 +27,39 @@ from postroad.wire import (
     WireConnection,
 )
 
-# So much is queued before it is written even within a turn of the loop: about a hundred small
-# messages save nearly all system calls, and the peer can begin with them while more are made.
+# Queued bytes that are written before the loop iteration ends: about a hundred small messages save
+# nearly all system calls, and the peer can start on them while more are encoded.
 QUEUED_BYTES_MAX = 16 * 1024
-# What a message weighs beside its payload, so that many empty ones count too.
+# The size of a message beside its payload, so that empty messages count too.
 FRAME_BYTES = 64
-# What a link that has ended reads to while its socket closes.
+# The buffer of a closed connection whose socket still reads.
 _IDLE_READ_BYTES = 4 * 1024
-# How long a closing link may take to write what is still buffered.
+# Time for a closing connection to write its buffer.
 LINGER_S = 1.0
-# Payloads from this size on are written apart from the small frames around them, as encoded.
+# Payloads from this size on are written without joining them to other frames.
 LARGE_BYTES = JOIN_BYTES_MAX
-# Timers closer than this are not worth a wake-up of their own.
+# Timers closer than this share one wake-up.
 _TIMER_STEP_S = 0.001
-# A timer that is later than this tells that the process was held up, and read nothing meanwhile.
+# A timer that is later than this means that the process was stalled and read nothing meanwhile.
 _STALL_THRESHOLD_S = 0.05
-# Peers of a process that is always late must have an end too: most of the time counts.
-_EXCUSED_SHARE = 3
-# How often a link that waits for room looks whether those who have it go on.
-_ROOM_LOOK_S = 1.0
-# The other end of a link that is not connected yet.
-NOT_CONNECTED = "nobody"
+# Deadlines are extended at most once in so many stalls, so that they pass in a process that is
+# always late too.
+_EXTENSION_SPACING = 3
+# How often a connection that waits for memory checks the progress of those that hold it.
+_CAPACITY_CHECK_S = 1.0
+# The remote address of a connection that is not established yet.
+NOT_CONNECTED = "not connected"
 
 
 class PeerConnection(asyncio.Protocol):
-    """Base of dialed and accepted links, and of tunnels."""
+    """Base of client connections, server connections and tunnels."""
 
     __slots__ = (
+        "_capacity_timer",
         "_close_reason",
         "_closed",
         "_context",
-        "_excused_at",
+        "_extended_at",
         "_flush_scheduled",
         "_has_large",
         "_is_writable",
@@ -67,7 +69,6 @@ class PeerConnection(asyncio.Protocol):
         "_out",
         "_queued_bytes",
         "_reads",
-        "_room_timer",
         "_share",
         "_timer",
         "_timer_at",
@@ -88,32 +89,32 @@ class PeerConnection(asyncio.Protocol):
         # Made by connection_made, which knows the peer's certificate; and what it has queued.
         self.wire: WireConnection
         self._out: list[bytes]
-        # Counted here, and added to the service's counters when the link is gone.
+        # Added to the counters of the service when the connection is lost.
         self.bytes_sent = 0
         self.bytes_received = 0
-        # Set by connection_made, None before and after.
+        # Set by connection_made(); None before and after the connection.
         self.transport: asyncio.Transport | None = None
-        # The socket's other end, for texts.
+        # The remote address, for texts.
         self.remote = NOT_CONNECTED
-        # Why this side closed the link, if it did.
+        # Why this node closed the connection, if it did.
         self._close_reason: str | None = None
         self._closed: asyncio.Future[None] = loop.create_future()
         self._flush_scheduled = False
         self._has_large = False
-        # How many pieces the last write had: one means that hardly anything is going on.
+        # Frames in the last write: one means that the connection is nearly idle.
         self._last_batch = 1
-        # Bytes of payloads since the last write; they must not pile up either.
+        # Bytes queued since the last write.
         self._queued_bytes = 0
         self._is_writable = True
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
-        # When the time that this process was held up was last taken from what counts.
-        self._excused_at = -NEVER
+        # When deadlines were last extended because this process was stalled.
+        self._extended_at = -NEVER
         self._linger: asyncio.TimerHandle | None = None
         self._reads = True
-        # What it holds of frames that are not whole; and set while it waits for more room.
+        # The memory of its incomplete frames; the timer is set while it waits for more.
         self._share: Share
-        self._room_timer: asyncio.TimerHandle | None = None
+        self._capacity_timer: asyncio.TimerHandle | None = None
 
     # Called by asyncio.
 
@@ -123,7 +124,7 @@ class PeerConnection(asyncio.Protocol):
         self.transport = transport
         self.remote = describe_remote(transport)
         names = certificate_names(transport)
-        # A name that is only claimed could be another's.
+        # Without a certificate the name is only a claim, so the host counts.
         peer = ", ".join(sorted(names)) if names else remote_host(transport)
         self._share = self._context.unfinished.share(peer, self)
         self.wire = WireConnection(
@@ -161,10 +162,10 @@ class PeerConnection(asyncio.Protocol):
         self.wire.close()
         self.transport = None
         self._is_writable = False
-        for timer in (self._timer, self._linger, self._room_timer):
+        for timer in (self._timer, self._linger, self._capacity_timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._linger = self._room_timer = None
+        self._timer = self._linger = self._capacity_timer = None
         self._count_bytes()
         self._on_connection_lost(exc, was_open=was_open)
         if not self._closed.done():
@@ -178,51 +179,51 @@ class PeerConnection(asyncio.Protocol):
         self._is_writable = self.wire.is_writable = True
         self._on_writable(True)
 
-    # For sub-classes.
+    # For subclasses.
 
     @abstractmethod
     def _on_events(self, events: list[ConnectionEvent], now: float) -> None:
-        """Act on what the machine made of the bytes that arrived."""
+        """Handle the events decoded from the bytes that arrived."""
 
     @abstractmethod
     def _on_connection_lost(self, exc: Exception | None, *, was_open: bool) -> None:
-        """The connection is gone."""
+        """Release what depends on the connection, which is lost."""
 
     @abstractmethod
     def _on_writable(self, is_writable: bool) -> None:
-        """The socket's buffer filled up, or has room again."""
+        """Handle that the write buffer is full, or has drained."""
 
     def _wire_config(self) -> WireConfig:
-        """What the machine is made of."""
+        """Return the configuration of the state machine."""
         return self._context.wire_config()
 
     def _count_bytes(self) -> None:
-        """Add what went through the link to the totals."""
+        """Add the bytes of this connection to the totals."""
         self._context.counters.bytes_sent += self.bytes_sent
         self._context.counters.bytes_received += self.bytes_received
         self.bytes_sent = self.bytes_received = 0
 
     def _on_timer(self, now: float) -> None:
-        """Time passed; called before the machine's own tick."""
+        """Handle deadlines of the subclass; called before the tick of the state machine."""
 
     def _own_deadline(self) -> float:
-        """When `_on_timer` must be called."""
+        """Return when `_on_timer` must be called."""
         return NEVER
 
-    def _extend_deadlines(self, held_up_s: float, now: float) -> None:
-        """This process was held up: it is not the peer's fault that nothing went on."""
-        self.wire.extend_deadlines(held_up_s, now)
+    def _extend_deadlines(self, stalled_s: float, now: float) -> None:
+        """Extend deadlines of the peer by the time this process was stalled."""
+        self.wire.extend_deadlines(stalled_s, now)
 
     # Large frames.
 
     def receive_buffer(self) -> memoryview:
-        """Where the next bytes of a large frame belong."""
-        room = self.wire.receive_buffer()
-        # A link that has ended reads on until its socket is closed, to no effect.
-        return memoryview(bytearray(_IDLE_READ_BYTES)) if room is None else room
+        """Return the buffer for the next bytes of a large frame."""
+        buffer = self.wire.receive_buffer()
+        # A closed connection reads until its socket is closed, and drops the bytes.
+        return memoryview(bytearray(_IDLE_READ_BYTES)) if buffer is None else buffer
 
     def buffer_updated(self, size: int) -> None:
-        """The loop has read that many bytes to the room."""
+        """Handle that the loop has read so many bytes into the receive buffer."""
         now = self._loop.time()
         events = self.wire.buffer_updated(size, now)
         self.bytes_received += size
@@ -233,7 +234,7 @@ class PeerConnection(asyncio.Protocol):
         self._flush_and_rearm()
 
     def _switch_protocol(self, reader: asyncio.BaseProtocol) -> None:
-        """Let another protocol read; loops choose how to read when they begin to."""
+        """Let another protocol read; loops choose how to read when they resume reading."""
         transport = self.transport
         if transport is None:
             return
@@ -244,46 +245,46 @@ class PeerConnection(asyncio.Protocol):
         if is_reading:
             transport.resume_reading()
 
-    def _wait_for_room(self) -> None:
-        """Read nothing until there is room for the large frame that has begun."""
-        if self._room_timer is None:
-            self._look_later()
+    def _wait_for_frame_capacity(self) -> None:
+        """Pause reading until there is memory for the large frame that has started."""
+        if self._capacity_timer is None:
+            self._schedule_capacity_check()
             self._update_backpressure()
 
-    def _look_later(self) -> None:
-        self._room_timer = self._loop.call_later(_ROOM_LOOK_S, self._look_for_room)
+    def _schedule_capacity_check(self) -> None:
+        self._capacity_timer = self._loop.call_later(_CAPACITY_CHECK_S, self._check_capacity)
 
-    def _look_for_room(self) -> None:
-        assert self._room_timer is not None
+    def _check_capacity(self) -> None:
+        assert self._capacity_timer is not None
         now = self._loop.time()
-        late_s = now - self._room_timer.when()
+        late_s = now - self._capacity_timer.when()
         if not self.wire.awaits_capacity:
-            # What was read before it could wait has made the frame whole.
+            # The frame was completed by bytes read before the pause.
             self.on_capacity()
             return
-        self._look_later()
-        if late_s < _ROOM_LOOK_S / 2:
-            # Else it is this process that stood still, not the others.
+        self._schedule_capacity_check()
+        if late_s < _CAPACITY_CHECK_S / 2:
+            # A later timer means that this process was stalled, not the other connections.
             self._share.evict_stalled(now)
 
     def on_capacity(self) -> None:
-        """There is room: read on."""
-        if self._room_timer is not None:
-            self._room_timer.cancel()
-            self._room_timer = None
+        """Resume reading: there is memory for the large frame."""
+        if self._capacity_timer is not None:
+            self._capacity_timer.cancel()
+            self._capacity_timer = None
         self.wire.resume_large_frame()
         if self.wire.wants_buffer:
             self._switch_protocol(LargeFrameProtocol(self))
         self._update_backpressure()
 
     def abort_frame(self, reason: str) -> None:
-        """Others need the room that this link's frame takes."""
+        """Fail this connection, because others need the memory of its incomplete frame."""
         self.wire.reject(FrameTooLargeError(reason))
         self._flush_and_rearm()
 
     def _update_backpressure(self) -> None:
-        """Read from the peer only while there is room for more."""
-        self._read(self._room_timer is None)
+        """Read from the peer only while there is memory for its frames."""
+        self._read(self._capacity_timer is None)
 
     def _read(self, should_read: bool) -> None:
         if should_read == self._reads or self.transport is None or self._linger is not None:
@@ -296,20 +297,20 @@ class PeerConnection(asyncio.Protocol):
             self.wire.pause_reading()
             self.transport.pause_reading()
 
-    def adopt(self, link: PeerConnection) -> None:
-        """Go on with the connection of another link, which is done with it."""
-        self.transport, link.transport = link.transport, None
-        self.wire, self._out, self.remote = link.wire, link._out, link.remote
-        self._share = link._share
+    def adopt(self, connection: PeerConnection) -> None:
+        """Take over the socket and state machine of another connection, which ends."""
+        self.transport, connection.transport = connection.transport, None
+        self.wire, self._out, self.remote = connection.wire, connection._out, connection.remote
+        self._share = connection._share
         self._share.owner = self
-        self.bytes_sent, self.bytes_received = link.bytes_sent, link.bytes_received
-        self._is_writable = link._is_writable
-        if link._timer is not None:
-            link._timer.cancel()
-            link._timer = None
+        self.bytes_sent, self.bytes_received = connection.bytes_sent, connection.bytes_received
+        self._is_writable = connection._is_writable
+        if connection._timer is not None:
+            connection._timer.cancel()
+            connection._timer = None
         self._switch_protocol(LargeFrameProtocol(self) if self.wire.wants_buffer else self)
 
-    # What all do.
+    # Common to all connections.
 
     @property
     def is_open(self) -> bool:
@@ -318,16 +319,16 @@ class PeerConnection(asyncio.Protocol):
 
     @property
     def peer_name(self) -> str | None:
-        """The peer's node name, as far as it is known."""
+        """The node name of the peer, or None if it is unknown."""
         return self.wire.peer_name
 
     def describe_peer(self, address: Address | None = None) -> str:
-        """Address and name for texts."""
-        where = str(address) if address is not None else self.remote
-        return f"{where} ({self.peer_name})" if self.peer_name else where
+        """Return address and name of the peer, for texts."""
+        place = str(address) if address is not None else self.remote
+        return f"{place} ({self.peer_name})" if self.peer_name else place
 
     def close(self, reason: str, linger_s: float = LINGER_S) -> None:
-        """Close after writing what is queued; gives up on a peer that does not read in time."""
+        """Write the queued frames, then close; abort after `linger_s` if the peer does not read."""
         if self._close_reason is None:
             self._close_reason = reason
         transport = self.transport
@@ -348,25 +349,25 @@ class PeerConnection(asyncio.Protocol):
             self._context.warn(
                 "unwritten",
                 self._loop.time(),
-                "%d bytes for %s were not written: it does not read",
+                "%d bytes for %s dropped: the peer does not read",
                 unwritten,
                 self.remote,
             )
         transport.abort()
 
     async def wait_closed(self) -> None:
-        """Return once the socket is gone."""
+        """Return when the socket is closed."""
         await asyncio.shield(self._closed)
 
     def _fail(self, error: RemoteProtocolError) -> None:
-        """The peer broke the protocol: tell, count, close this connection alone."""
+        """Log and count a protocol violation of the peer, and close this connection."""
         if self._close_reason is not None:
             return
         self._context.count_protocol_error(error)
         self._context.warn(
             f"{self.role.value} {type(error).__name__}",
             self._loop.time(),
-            "closing the connection %s %s: %s: %s",
+            "connection %s %s closed: %s: %s",
             "to" if self.role is ConnectionRole.CLIENT else "from",
             self.remote,
             type(error).__name__,
@@ -376,16 +377,16 @@ class PeerConnection(asyncio.Protocol):
 
     def _log_ignored_frame(self, event: FrameIgnored, now: float) -> None:
         self._context.counters.frames_ignored += 1
-        self._context.warn("ignored", now, "ignored a %s frame from %s", event.kind, self.remote)
+        self._context.warn("ignored", now, "%s frame from %s ignored", event.kind, self.remote)
 
     def _schedule_flush(self) -> None:
-        """Send at the end of this turn of the loop, together with what else is queued by then."""
+        """Flush at the end of this loop iteration, with all frames queued until then."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Write everything that is queued."""
+        """Write all queued frames."""
         self._flush_scheduled = False
         self._queued_bytes = 0
         queued = self._out
@@ -406,23 +407,23 @@ class PeerConnection(asyncio.Protocol):
         queued.clear()
 
     def _flush_and_rearm(self) -> None:
-        """Send, look at the failure, set the timer."""
+        """Write queued frames, check for a failure, set the timer."""
         if self._out:
             self._flush()
         self.wire.needs_attention = False
         if self.wire.failure is not None:
             self._fail(self.wire.failure)
         elif self.wire.awaits_capacity:
-            self._wait_for_room()
+            self._wait_for_frame_capacity()
         self._set_timer(min(self.wire.deadline(), self._own_deadline()))
 
     def _bytes_flushed(self) -> int:
-        """How much of what was written has left for the peer."""
+        """Return the bytes that were written and have left the write buffer."""
         assert self.transport is not None
         return self.bytes_sent - self.transport.get_write_buffer_size()
 
     def _set_timer_by(self, when: float) -> None:
-        """Have the timer go off by then, if it would only later."""
+        """Set the timer to this time, unless it fires earlier."""
         if when < self._timer_at:
             self._set_timer(when)
 
@@ -439,8 +440,8 @@ class PeerConnection(asyncio.Protocol):
         self._timer = None
         now = self._loop.time()
         late_s = now - self._timer_at
-        if late_s > _STALL_THRESHOLD_S and now - self._excused_at > _EXCUSED_SHARE * late_s:
-            self._excused_at = now
+        if late_s > _STALL_THRESHOLD_S and now - self._extended_at > _EXTENSION_SPACING * late_s:
+            self._extended_at = now
             self._extend_deadlines(late_s, now)
         try:
             self._on_timer(now)
@@ -451,30 +452,30 @@ class PeerConnection(asyncio.Protocol):
 
 
 class LargeFrameProtocol(asyncio.BufferedProtocol):
-    """Stands in for a link while a large frame arrives, whose bytes are read into place.
+    """Reads the bytes of a large frame directly into their buffer, for a connection.
 
-    Small frames go to the link itself: for them this way of reading costs more than it saves.
+    Small frames are read by the connection itself: for them a buffered protocol is slower.
     """
 
-    __slots__ = ("_link",)
+    __slots__ = ("_connection",)
 
-    def __init__(self, link: PeerConnection) -> None:
-        self._link = link
+    def __init__(self, connection: PeerConnection) -> None:
+        self._connection = connection
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._link.receive_buffer()
+        return self._connection.receive_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._link.buffer_updated(nbytes)
+        self._connection.buffer_updated(nbytes)
 
     def eof_received(self) -> bool:
-        return self._link.eof_received()
+        return self._connection.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._link.connection_lost(exc)
+        self._connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        self._link.pause_writing()
+        self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        self._link.resume_writing()
+        self._connection.resume_writing()

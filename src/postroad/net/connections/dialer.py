@@ -1,4 +1,4 @@
-"""Opening connections: TCP and TLS in time, and dials that end with whoever wanted them."""
+"""Opening connections: TCP and TLS with a timeout, and dials that end with their caller."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from postroad.net.context import ConnectionContext
 
 BEFORE_CONNECT = faults.declare_fault_point("net.dial.before_connect")
 
-LinkT = TypeVar("LinkT", bound=PeerConnection)
+ConnectionT = TypeVar("ConnectionT", bound=PeerConnection)
 
 
 async def connect(
     context: ConnectionContext,
     address: Address,
     tls: ssl.SSLContext | None,
-    factory: Callable[[], LinkT],
-) -> LinkT:
-    """TCP and TLS; the time limit covers name look-up as well."""
+    factory: Callable[[], ConnectionT],
+) -> ConnectionT:
+    """Connect with TCP and TLS; the timeout covers name resolution as well."""
     limit_s = context.limits.connect_timeout_s
     BEFORE_CONNECT.hit(address=address)
     try:
         async with asyncio.timeout(limit_s):
-            _, link = await asyncio.get_running_loop().create_connection(
+            _, connection = await asyncio.get_running_loop().create_connection(
                 factory, address.host, address.port, ssl=tls
             )
     except TimeoutError:
@@ -38,29 +38,29 @@ async def connect(
     except ssl.SSLError as error:
         raise TlsError(f"TLS failed: {error}", peer=str(address)) from None
     except (ConnectionAbortedError, ConnectionResetError) as error:
-        # It may not speak TLS, or may just be going down; the second is worth another try.
+        # The peer may not use TLS, or may be stopping; the latter is worth a retry.
         kind = TlsError if tls is not None else ConnectError
         detail = str(error) or "the peer closed the connection; does it use TLS?"
         raise kind(f"cannot connect: {detail}", peer=str(address), retryable=True) from None
     except (OSError, OverflowError, UnicodeError, ValueError) as error:
         raise ConnectError(f"cannot connect: {error}", peer=str(address)) from None
-    return link
+    return connection
 
 
-class DialTasks(Generic[LinkT]):
-    """Dials that one caller each waits for; they end when the caller or the service does."""
+class DialTasks(Generic[ConnectionT]):
+    """Dials with one caller each; they are cancelled with the caller or the service."""
 
-    def __init__(self, release: Callable[[LinkT], None]) -> None:
-        # Closes a link that nobody waits for any more.
+    def __init__(self, release: Callable[[ConnectionT], None]) -> None:
+        # Closes a connection whose caller was cancelled.
         self._release = release
-        self._tasks: dict[asyncio.Task[LinkT], None] = {}
+        self._tasks: dict[asyncio.Task[ConnectionT], None] = {}
         self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    async def run(self, dial: Coroutine[Any, Any, LinkT]) -> LinkT:
-        """Wait for the dial."""
+    async def run(self, dial: Coroutine[Any, Any, ConnectionT]) -> ConnectionT:
+        """Return the connection that the dial opens."""
         task = asyncio.get_running_loop().create_task(dial)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
@@ -68,15 +68,15 @@ class DialTasks(Generic[LinkT]):
             return await task
         except asyncio.CancelledError:
             if task.done() and not task.cancelled() and task.exception() is None:
-                # The caller was cancelled in the very turn in which the dial succeeded.
+                # The caller was cancelled in the loop iteration in which the dial succeeded.
                 self._release(task.result())
-            # Either the caller was cancelled, or the dial, because the service stops.
+            # Either the caller was cancelled, or the service stops and cancelled the dial.
             if self._is_closed and task.cancelled() and not is_being_cancelled():
                 raise NotRunningError("the service stopped while connecting") from None
             raise
 
-    def cancel(self) -> list[asyncio.Task[LinkT]]:
-        """The service stops: end all of them; returns what to wait for."""
+    def cancel(self) -> list[asyncio.Task[ConnectionT]]:
+        """Cancel all dials because the service stops; return their tasks."""
         self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -85,6 +85,6 @@ class DialTasks(Generic[LinkT]):
 
 
 def is_being_cancelled() -> bool:
-    """Whether somebody asked the current task to end."""
+    """Whether the current task has been cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

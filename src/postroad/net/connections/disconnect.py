@@ -1,4 +1,4 @@
-"""How a connection came to its end, as text and as the error for those who wait on it."""
+"""The end of a connection: draining, write stalls, and the reason as text and as error."""
 
 from __future__ import annotations
 
@@ -22,27 +22,30 @@ from postroad.wire import NEVER, GoodbyeFrame, WireConnection
 
 
 class Drainable(Protocol):
-    """A link that can end in order."""
+    """A connection that can finish its work before it closes."""
 
     def drain(self) -> None:
-        """Take nothing new, finish what has begun, then close."""
+        """Stop accepting messages, finish those in flight, then close."""
 
     async def wait_finished(self) -> None:
-        """Return once nothing of it is left."""
+        """Return when the connection is closed and its handlers have finished."""
 
     def abort(self) -> None:
-        """Give up on everything."""
+        """Close at once and drop unfinished work."""
 
 
-async def drain_connections(links: Collection[Drainable], grace_s: float) -> None:
-    """Stop them all; links that are over remove themselves from the collection."""
-    for link in list(links):
-        link.drain()
-    waiting = [asyncio.ensure_future(link.wait_finished()) for link in links]
+async def drain_connections(connections: Collection[Drainable], grace_s: float) -> None:
+    """Drain all connections, and abort those that remain after `grace_s` seconds.
+
+    A connection that has finished removes itself from the collection.
+    """
+    for connection in list(connections):
+        connection.drain()
+    waiting = [asyncio.ensure_future(connection.wait_finished()) for connection in connections]
     if waiting:
         await asyncio.wait(waiting, timeout=grace_s)
-    for link in list(links):
-        link.abort()
+    for connection in list(connections):
+        connection.abort()
     if waiting:
         # Cancelled handlers get a moment to clean up.
         await asyncio.wait(waiting, timeout=LINGER_S)
@@ -51,9 +54,9 @@ async def drain_connections(links: Collection[Drainable], grace_s: float) -> Non
 
 
 class WriteStallDetector:
-    """Watches a socket that takes no more: it must take something within the time.
+    """Detects a peer that does not read: its full write buffer must shrink within a time.
 
-    A peer that never reads would hold the memory of what waits for it for ever.
+    Otherwise such a peer would hold the memory of its unwritten messages forever.
     """
 
     __slots__ = ("_allowed_s", "_taken_bytes", "deadline")
@@ -61,24 +64,24 @@ class WriteStallDetector:
     def __init__(self, allowed_s: float) -> None:
         self._allowed_s = allowed_s
         self._taken_bytes = 0
-        # When to look whether the socket has taken more; never while it has room.
+        # When to check the write buffer next; never while it is not full.
         self.deadline = NEVER
 
     def start(self, taken_bytes: int, now: float) -> None:
-        """The socket takes no more, and had taken so much."""
+        """Start to watch a full write buffer, with the bytes that have left it so far."""
         self._taken_bytes = taken_bytes
         self.deadline = now + self._allowed_s
 
     def extend_until(self, moment: float) -> None:
-        """Look no sooner than that."""
+        """Delay the next check until this time."""
         self.deadline = max(self.deadline, moment)
 
     def stop(self) -> None:
-        """The socket has room again."""
+        """Stop to watch: the write buffer has drained."""
         self.deadline = NEVER
 
     def is_stalled(self, taken_bytes: int, now: float) -> bool:
-        """Whether nothing was taken for so long; if something was, the time begins anew."""
+        """Whether no byte has left in time; if one has, the time starts again."""
         if now < self.deadline:
             return False
         if taken_bytes > self._taken_bytes:
@@ -89,24 +92,24 @@ class WriteStallDetector:
 
 
 class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
-    """What a link knows of its end."""
+    """Why a connection ended."""
 
     wire: WireConnection
     exc: Exception | None
-    """What the loop said."""
+    """The exception that the event loop reported."""
     was_open: bool
     close_reason: str | None
-    """Why this side closed it, if it did."""
+    """Why this node closed it, if it did."""
     peer_reason: str | None
-    """What the peer gave as its reason to close."""
-    is_refused: bool
-    """Whether the peer wants nothing to do with this node."""
+    """The reason in the goodbye of the peer."""
+    is_rejected: bool
+    """Whether the peer has rejected this node for good."""
 
     def error(self) -> ConnectionClosedError:
-        """The error, still without peer and times."""
+        """Return the error, without peer and times."""
         failure = self.wire.failure
         if isinstance(failure, DuplicateNameHandshakeError):
-            # The peer's hello comes before anything else it says, so this side always knows.
+            # The hello is the first frame of the peer, so its name is known here.
             error = DuplicateNamePeerError(str(failure))
             error.incarnation, error.is_member = failure.incarnation, failure.is_member
             return error
@@ -115,20 +118,20 @@ class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
         return kind(self.describe(), **self._outcome(kind))
 
     def _outcome(self, kind: type[ConnectionClosedError]) -> dict[str, Any]:
-        """Nothing was handled on a link that never opened, or whose peer refused this node.
+        """Return outcome and retryability: nothing was sent if it never opened or was rejected.
 
-        Trying again helps unless it is refused.
+        A retry helps unless the peer has rejected this node.
         """
-        is_refused = self.is_refused or isinstance(self.wire.failure, HandshakeRejectedError)
-        if self.was_open and not is_refused:
+        is_rejected = self.is_rejected or isinstance(self.wire.failure, HandshakeRejectedError)
+        if self.was_open and not is_rejected:
             return {}
         return {
             "outcome": Outcome.NOT_SENT,
-            "retryable": not is_refused and kind is not TlsError,
+            "retryable": not is_rejected and kind is not TlsError,
         }
 
     def describe(self) -> str:
-        """What happened."""
+        """Return the reason as text."""
         if self.close_reason is not None:
             return f"connection closed: {self.close_reason}"
         if self.peer_reason is not None:
@@ -146,5 +149,5 @@ class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_rejection(goodbye: GoodbyeFrame) -> bool:
-    """Whether the peer closes because it wants nothing to do with this node."""
+    """Whether the goodbye rejects this node for good."""
     return goodbye.code in (HandshakeRejectedError.code, DuplicateNameHandshakeError.code)

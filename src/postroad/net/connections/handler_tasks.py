@@ -1,7 +1,7 @@
-"""Requests of one connection that wait for a handler, and handlers at work for it.
+"""Requests of one connection that wait for a handler, and its running handlers.
 
-The latter are a limited number, each with a deadline. Both are found by the id of their request,
-which the peer chooses: one whose id is in use already gets a key that no id can be.
+The number of running handlers is limited, and each has a deadline. Both collections are keyed by
+the id of the request, which the peer chooses: a duplicate id gets a key that no id can have.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import NamedTuple
 from postroad.net.dispatch import HandlerReturn
 from postroad.wire import DeadlineMap, RequestFrame
 
-# Ids have 64 bits, signed or not.
+# Ids have 64 bits, signed or unsigned.
 _FIRST_OWN_KEY = 1 << 64
 
 
 class Backlog:
-    """Requests read but not yet begun, in their order, each with the time it arrived."""
+    """Requests that wait for a handler, in their order, each with its time of arrival."""
 
     __slots__ = ("_entries", "_next_key")
 
     def __init__(self) -> None:
-        # Ordered, because taking the first out of a plain dictionary gets slower each time.
+        # An OrderedDict, because removing the first item of a dict gets slower each time.
         self._entries: OrderedDict[int, tuple[RequestFrame, float]] = OrderedDict()
         self._next_key = _FIRST_OWN_KEY
 
@@ -32,39 +32,39 @@ class Backlog:
         return len(self._entries)
 
     def add(self, request: RequestFrame, arrived: float) -> None:
-        """Put a request to the end."""
+        """Append a request."""
         key = request.id
         if key in self._entries:
             key = self._next_key
             self._next_key += 1
         self._entries[key] = (request, arrived)
 
-    def take_first(self) -> tuple[RequestFrame, float]:
-        """The one that has waited for longest."""
+    def pop_first(self) -> tuple[RequestFrame, float]:
+        """Remove and return the request that has waited longest, with its time of arrival."""
         return self._entries.popitem(last=False)[1]
 
     def cancel(self, id: int) -> bool:
-        """Forget the request of that id; False if there is none."""
+        """Remove the request with this id; return False if there is none."""
         return self._entries.pop(id, None) is not None
 
-    def keep(self, is_kept: Callable[[RequestFrame], bool]) -> list[RequestFrame]:
-        """Forget all others, and return them."""
+    def retain(self, should_retain: Callable[[RequestFrame], bool]) -> list[RequestFrame]:
+        """Remove and return the requests that should not be retained."""
         entries, self._entries = self._entries, OrderedDict()
-        others = []
+        removed = []
         for key, entry in entries.items():
-            if is_kept(entry[0]):
+            if should_retain(entry[0]):
                 self._entries[key] = entry
             else:
-                others.append(entry[0])
-        return others
+                removed.append(entry[0])
+        return removed
 
     def clear(self) -> None:
-        """Forget them all."""
+        """Remove all requests."""
         self._entries.clear()
 
 
 class HandlerTask(NamedTuple):
-    """One handler at work."""
+    """One running handler."""
 
     future: asyncio.Future[HandlerReturn]
     request: RequestFrame
@@ -72,14 +72,14 @@ class HandlerTask(NamedTuple):
 
 
 class HandlerTasks:
-    """Handlers by the id of their request. A cancelled one counts until it is really over."""
+    """Running handlers by the id of their request; a cancelled one counts until it finishes."""
 
     __slots__ = ("_cancelling", "_maximum", "_next_key", "_running")
 
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
         self._running: DeadlineMap[HandlerTask] = DeadlineMap()
-        # Handlers that were cancelled and are not over yet.
+        # Cancelled handlers that have not finished yet.
         self._cancelling: set[asyncio.Future[HandlerReturn]] = set()
         self._next_key = _FIRST_OWN_KEY
 
@@ -88,16 +88,16 @@ class HandlerTasks:
 
     @property
     def has_capacity(self) -> bool:
-        """Whether another may begin."""
+        """Whether another handler can start."""
         return len(self) < self._maximum
 
     @property
     def next_deadline(self) -> float:
-        """When `expire` may find something."""
+        """The earliest deadline."""
         return self._running.next_deadline
 
     def add(self, run: HandlerTask, deadline: float) -> int:
-        """Remember a handler that has begun; returns its key."""
+        """Add a handler that has started; return its key."""
         key = run.request.id
         if key in self._running.entries:
             key = self._next_key
@@ -106,38 +106,38 @@ class HandlerTasks:
         return key
 
     def finish(self, key: int, future: asyncio.Future[HandlerReturn]) -> bool:
-        """A handler is over; whether anybody still wants its result."""
+        """Remove a finished handler; return False if it was cancelled before."""
         if future not in self._cancelling:
             self._running.pop(key)
             return True
         self._cancelling.discard(future)
         if not future.cancelled():
-            # Asked for, or it would be reported as never looked at.
+            # Retrieve the error, so that asyncio does not log it as never retrieved.
             future.exception()
         return False
 
     def cancel(self, id: int) -> bool:
-        """Cancel the handler of that request; False if there is none."""
+        """Cancel the handler of a request; return False if there is none."""
         run = self._running.pop(id)
         if run is not None:
             self._end(run)
         return run is not None
 
     def expire(self, now: float) -> list[HandlerTask]:
-        """Cancel and return those whose time is over."""
+        """Cancel and return the handlers whose deadline has passed."""
         expired = [run for _, run in self._running.pop_expired(now)]
         for run in expired:
             self._end(run)
         return expired
 
     def cancel_requests(self) -> None:
-        """Cancel those whose reply nobody can get any more; one-way messages are handled."""
+        """Cancel the handlers that reply; those of one-way messages continue."""
         for key, (run, _) in list(self._running.entries.items()):
             if not run.is_one_way:
                 self.cancel(key)
 
     def cancel_all(self) -> None:
-        """Cancel everything."""
+        """Cancel all handlers."""
         for _, run in self._running.pop_all():
             self._end(run)
 

@@ -1,4 +1,4 @@
-"""Accepts connections, and changes certificates without missing one."""
+"""Accepting connections, and replacing certificates without interruption."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from postroad.net.tls import TlsConfig, report_failed_handshakes
 
 
 class ConnectionAcceptor:
-    """The listener of a service and the links it has accepted."""
+    """The listener of a service and the connections that it has accepted."""
 
     def __init__(
         self,
@@ -32,15 +32,15 @@ class ConnectionAcceptor:
         self._subscriptions = subscriptions
         self._tls = tls
         self._listener = TcpListener(loop, self._accept, handshake_timeout_s=handshake_timeout_s)
-        # A dictionary for its order: whatever goes through them all does so in the order they came.
-        self.links: OpenConnections = {}
-        # Held while certificates change.
+        # A dictionary for its order: connections are closed in the order of their arrival.
+        self.connections: OpenConnections = {}
+        # Held while certificates are replaced.
         self._tls_lock = asyncio.Lock()
-        # Set by start.
+        # Set by start().
         self._context: ConnectionContext
 
     async def bind(self, bind: Address) -> Address:
-        """Bind; returns the address with the port that was really bound."""
+        """Bind; return the address with the port that was bound."""
         return await self._listener.open(bind, self._load_tls())
 
     async def start(self, context: ConnectionContext) -> None:
@@ -49,7 +49,7 @@ class ConnectionAcceptor:
         await self._listener.start()
 
     async def reload_tls(self) -> None:
-        """Serve new connections with the certificate files as they are now."""
+        """Read the certificate files again and use them for new connections."""
         tls = self._load_tls()
         async with self._tls_lock:
             if self._context.is_stopped:
@@ -58,17 +58,17 @@ class ConnectionAcceptor:
                 await self._listener.replace_context(tls)
 
     def abort(self) -> None:
-        """Give up before anything was accepted."""
+        """Stop listening before a connection was accepted."""
         self._listener.abort()
 
     async def close(self, grace_s: float) -> None:
-        """Accept no more, let handlers finish for a while, close all connections."""
+        """Stop listening, wait `grace_s` seconds for handlers, close all connections."""
         async with self._tls_lock:
             await self._listener.close()
-        await drain_connections(self.links, grace_s)
+        await drain_connections(self.connections, grace_s)
 
     def _accept(self) -> ServerConnection:
-        return ServerConnection(self._context, self._loop, self._subscriptions, self.links)
+        return ServerConnection(self._context, self._loop, self._subscriptions, self.connections)
 
     def _load_tls(self) -> ssl.SSLContext | None:
         if self._tls is None:
@@ -80,7 +80,7 @@ class ConnectionAcceptor:
     def _on_tls_failure(self, error: ssl.SSLError) -> None:
         self._context.counters.tls_failures += 1
         now = self._loop.time()
-        self._context.warn("tls", now, "TLS with a new connection failed: %s", error)
+        self._context.warn("tls", now, "TLS handshake of a new connection failed: %s", error)
 
 
 _BACKLOG = 1_024
@@ -102,7 +102,7 @@ class TcpListener:
         self._servers: list[asyncio.Server] = []
 
     async def open(self, bind: Address, context: ssl.SSLContext | None) -> Address:
-        """Bind; returns the address with the port that was really bound."""
+        """Bind; return the address with the port that was bound."""
         try:
             server = await self._loop.create_server(
                 self._factory,
@@ -124,10 +124,10 @@ class TcpListener:
             await server.start_serving()
 
     async def replace_context(self, context: ssl.SSLContext) -> None:
-        """Serve new connections with other certificates; open ones keep theirs.
+        """Use other certificates for new connections; open connections keep theirs.
 
-        The sockets stay open under a second descriptor while the server around them is changed,
-        so nobody who connects meanwhile is turned away.
+        The sockets stay open under a second descriptor while the server around them is replaced,
+        so connections that arrive meanwhile are not refused.
         """
         old, self._servers = self._servers, []
         for sock in [sock for server in old for sock in server.sockets]:
@@ -149,10 +149,10 @@ class TcpListener:
             server.close()
 
     async def close(self) -> None:
-        """Stop listening; accepted connections live on."""
+        """Stop listening; accepted connections stay open."""
         if isinstance(self._loop, asyncio.SelectorEventLoop):
-            # That loop leaks a connection which it accepted in the very turn in which its server
-            # is closed, so it has to stop accepting a turn earlier.
+            # asyncio's loop leaks a connection that it accepted in the iteration in which its
+            # server is closed, so it has to stop accepting one iteration earlier.
             for server in self._servers:
                 for sock in server.sockets:
                     self._loop.remove_reader(sock.fileno())
@@ -166,10 +166,10 @@ class TcpListener:
         self._servers = []
 
     def _handshake_timeout(self, context: ssl.SSLContext | None) -> float | None:
-        """Loops accept the option with TLS only."""
+        """Return the timeout, or None without TLS, where loops reject the option."""
         return None if context is None else self._handshake_timeout_s
 
 
 def _duplicate(sock: socket.socket) -> socket.socket:
-    """A second descriptor of a listening socket; what loops hand out cannot always `dup`."""
+    """Return a second descriptor of a listening socket; sockets of loops may lack dup()."""
     return socket.socket(fileno=os.dup(sock.fileno()))

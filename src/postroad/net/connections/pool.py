@@ -1,8 +1,8 @@
 """Connections to other nodes: opened on first use, shared, closed when idle, limited in number.
 
-A connection is shared by the subjects of one class to one address. The class of a subject is what
-stands before its first dot, so `bulk.upload` and `bulk.copy` share a connection, and neither
-delays `ping`. Requests of one subject to one node are written in the order they were made.
+A connection is shared by the subjects of one class to one address. The class of a subject is the
+text before its first dot, so `bulk.upload` and `bulk.copy` share a connection, and neither delays
+`ping`. Requests of one subject to one node are written in the order of their calls.
 """
 
 from __future__ import annotations
@@ -29,79 +29,102 @@ from postroad.net.connections.connection import LINGER_S
 from postroad.net.connections.dialer import DialTasks, connect
 from postroad.net.connections.tunnel import Tunnel
 from postroad.net.context import ConnectionContext
-from postroad.net.requests import ConnectionDown, stopped_while_in_flight
+from postroad.net.requests import ConnectionDown, RequestAttempt, stopped_while_in_flight
 
-# Failures remembered for texts; forgetting them all costs nothing but detail.
+# Failures stored for error messages; clearing them only costs detail.
 _FAILURES_MAX = 1_024
+# Entries of the cache by subject; clearing it costs one lookup by subject class for each.
+_CACHED_CONNECTIONS_MAX = 4_096
 
 PoolKey: TypeAlias = tuple[Address, str]
 
 
 def subject_class(subject: str) -> str:
-    """The class whose connection carries the subject; subjects without a dot share one."""
+    """Return the class whose connection carries the subject; "" if it has no dot."""
     head, dot, _ = subject.partition(".")
     return head if dot else ""
 
 
 class _Dial(NamedTuple):
-    """A connection under way, and who waits for it."""
+    """A connection that is being opened, and the callers that wait for it."""
 
     task: asyncio.Task[ClientConnection]
     waiters: list[asyncio.Future[ClientConnection | MessagingError]]
 
 
 class ConnectionPool:
-    """All connections this node has opened."""
+    """All connections that this node has opened."""
 
     def __init__(self, context: ConnectionContext, loop: asyncio.AbstractEventLoop) -> None:
         self._context = context
         self._loop = loop
         # Replaced when certificates are reloaded.
         self.tls: ssl.SSLContext | None = None
-        self._links: dict[PoolKey, ClientConnection] = {}
-        # Connections under way; those who need one share it.
+        self._shared: dict[PoolKey, ClientConnection] = {}
+        # Shared connections by the caller's spelling of the address and by subject: one lookup
+        # for each request. An entry may have closed; its users check that.
+        self.cache: dict[tuple[Address | str, str], ClientConnection] = {}
+        # Connections that are being opened; all callers that need one share its dial.
         self._dialing: dict[PoolKey, _Dial] = {}
         self._dialing_alone: DialTasks[ClientConnection] = DialTasks(
-            partial(self.release, reason="given up")
+            partial(self.release, reason="dial cancelled")
         )
-        # Open links that are not for sharing: transient ones, and those that are draining.
+        # Open connections that are not shared: exclusive ones, and those that drain.
         self._unshared: dict[ClientConnection, None] = {}
-        # Tunnels this node has opened or is opening: they count as connections.
+        # Tunnels that this node has opened or is opening; they count as connections.
         self.tunnels: dict[Tunnel, None] = {}
-        # Why the last attempt of a waiting caller failed, for the text when its time is over.
+        # Why the last retry of a caller failed, for the error when its timeout passes.
         self._failures: dict[Address, str] = {}
         self._is_closed = False
 
     @property
-    def links(self) -> list[ClientConnection]:
-        """Every open connection."""
-        return [*self._links.values(), *self._unshared]
+    def connections(self) -> list[ClientConnection]:
+        """All open connections."""
+        return [*self._shared.values(), *self._unshared]
 
-    async def acquire(self, address: Address, subject: str, *, wait: bool) -> ClientConnection:
-        """An open connection for the subject; with `wait`, tries until it succeeds."""
-        key = self._key(address, subject)
-        return await self._dial_with_retry(address, partial(self._shared_dial, key), wait=wait)
+    async def acquire(
+        self, address: Address | str, attempt: RequestAttempt, *, retry: bool
+    ) -> ClientConnection:
+        """Return an open connection with capacity for one more message of the attempt's subject.
 
-    async def acquire_exclusive(self, address: Address, *, wait: bool) -> ClientConnection:
-        """A connection of the caller's own, which closes it."""
+        With `retry`, dial until it succeeds. The address is the caller's spelling of the target.
+        """
+        cache_key = (address, attempt.subject)
+        connection = self.cache.get(cache_key)
+        while connection is None or not connection.can_send:
+            if connection is None or not connection.is_open:
+                dial = partial(self._shared_dial, self._key(attempt.target, attempt.subject))
+                connection = await self._dial_with_retry(attempt.target, dial, retry=retry)
+                if connection.is_shared:
+                    if len(self.cache) >= _CACHED_CONNECTIONS_MAX:
+                        self.cache.clear()
+                    self.cache[cache_key] = connection
+            elif await connection.wait_for_capacity():
+                break
+            if self._context.is_stopped:
+                raise NotRunningError("the service is stopping")
+        return connection
+
+    async def acquire_exclusive(self, address: Address, *, retry: bool) -> ClientConnection:
+        """Return a connection that only the caller uses; it must release() it."""
         return await self._dial_with_retry(
-            address, partial(self._dial_exclusive, address), wait=wait
+            address, partial(self._dial_exclusive, address), retry=retry
         )
 
     async def _dial_with_retry(
-        self, address: Address, dial: Callable[[], Awaitable[ClientConnection]], *, wait: bool
+        self, address: Address, dial: Callable[[], Awaitable[ClientConnection]], *, retry: bool
     ) -> ClientConnection:
-        """Dial, with `wait` again and again while that can help, until the caller gives up."""
+        """Dial; with `retry`, repeat after retryable failures until the caller is cancelled."""
         limits = self._context.limits
         attempt = 0
         while True:
             try:
-                link = await dial()
-                if link.is_open:
-                    return link
+                connection = await dial()
+                if connection.is_open:
+                    return connection
                 raise ConnectionClosedError("closed after the handshake", outcome=Outcome.NOT_SENT)
             except MessagingError as error:
-                if not (wait and error.retryable):
+                if not (retry and error.retryable):
                     raise
                 self._remember_failure(address, error.detail)
             attempt += 1
@@ -114,7 +137,7 @@ class ConnectionPool:
             await asyncio.sleep(pause_s)
 
     def last_failure(self, address: Address) -> str | None:
-        """Why the last attempt to reach the address failed, if no later one succeeded."""
+        """Return why the last dial of the address failed, or None if it succeeded."""
         return self._failures.get(address)
 
     def _remember_failure(self, address: Address, detail: str) -> None:
@@ -124,30 +147,32 @@ class ConnectionPool:
 
     async def _dial_exclusive(self, address: Address) -> ClientConnection:
         self.evict_idle()
-        link = await self._dialing_alone.run(self._dial(address))
-        self._unshared[link] = None
-        return link
+        connection = await self._dialing_alone.run(self._dial(address))
+        self._unshared[connection] = None
+        return connection
 
-    def release(self, link: ClientConnection, reason: str) -> None:
-        """Close a transient connection."""
-        self._unshared.pop(link, None)
-        if link.is_open:
-            link.wire.goodbye(reason)
-        link.close(reason)
+    def release(self, connection: ClientConnection, reason: str) -> None:
+        """Close an exclusive connection."""
+        self._unshared.pop(connection, None)
+        if connection.is_open:
+            connection.wire.goodbye(reason)
+        connection.close(reason)
 
     def _key(self, address: Address, subject: str) -> PoolKey:
         key = (address, subject_class(subject))
-        if key in self._links or key in self._dialing:
+        if key in self._shared or key in self._dialing:
             return key
-        open_keys = [key for key, link in self._links.items() if link.transport is not None]
-        lanes = sum(1 for other in (*open_keys, *self._dialing) if other[0] == address)
-        # The last one is for the class that takes in all further ones.
-        return key if lanes < self._context.limits.lanes_per_peer_max - 1 else (address, "")
+        open_keys = [
+            key for key, connection in self._shared.items() if connection.transport is not None
+        ]
+        open_count = sum(1 for other in (*open_keys, *self._dialing) if other[0] == address)
+        # The last connection is for all further classes together.
+        return key if open_count < self._context.limits.lanes_per_peer_max - 1 else (address, "")
 
     async def _shared_dial(self, key: PoolKey) -> ClientConnection:
-        link = self._links.get(key)
-        if link is not None and link.is_open:
-            return link
+        connection = self._shared.get(key)
+        if connection is not None and connection.is_open:
+            return connection
         dial = self._dialing.get(key)
         if dial is None:
             self._retire(key)
@@ -158,7 +183,7 @@ class ConnectionPool:
         dial.waiters.append(waiter)
         outcome = await waiter
         if isinstance(outcome, MessagingError):
-            # Others wait for the same dial; one error would hold the frames of them all.
+            # Each waiter raises its own copy: a shared error would hold the frames of all.
             raise copy.copy(outcome)
         return outcome
 
@@ -177,10 +202,10 @@ class ConnectionPool:
             self._publish(key, task.result())
 
     def _publish(self, key: PoolKey, outcome: ClientConnection | MessagingError) -> None:
-        """Give the outcome of a dial to those who wait for it, in their order.
+        """Give the outcome of a dial to its waiters, in their order.
 
-        A link is published only when nobody waits any more: whoever comes between joins them, so
-        that nobody overtakes a caller who was there before.
+        A connection becomes shared only when no caller waits any more: callers that come meanwhile
+        join the waiters, so that none overtakes an earlier one.
         """
         dial = self._dialing[key]
         waiters = [waiter for waiter in dial.waiters if not waiter.done()]
@@ -193,79 +218,88 @@ class ConnectionPool:
         del self._dialing[key]
         if isinstance(outcome, ClientConnection):
             self._unshared.pop(outcome, None)
-            self._links[key] = outcome
+            self._shared[key] = outcome
             outcome.is_shared = True
 
     def _retire(self, key: PoolKey) -> None:
-        """A shared link that is no longer open finishes what it has, unshared."""
-        link = self._links.pop(key, None)
-        if link is not None and link.transport is not None:
-            self._unshared[link] = None
+        """Move a shared connection that is no longer open to the unshared ones, where it drains."""
+        connection = self._shared.pop(key, None)
+        if connection is not None and connection.transport is not None:
+            self._unshared[connection] = None
 
     def evict_idle(self) -> None:
-        """Have room for one more; at the limit, close the idle link unused for longest."""
+        """Make room for a connection: at the limit, close the least recently used idle one."""
         if self._is_closed:
             raise NotRunningError("the service is stopping")
-        self._links = {key: it for key, it in self._links.items() if it.transport is not None}
-        self._unshared = {it: None for it in self._unshared if it.transport is not None}
+        self._shared = {
+            key: connection
+            for key, connection in self._shared.items()
+            if connection.transport is not None
+        }
+        self._unshared = {
+            connection: None for connection in self._unshared if connection.transport is not None
+        }
         limit = self._context.limits.connections_max
         dialing = len(self._dialing) + len(self._dialing_alone)
-        if len(self._links) + len(self._unshared) + len(self.tunnels) + dialing < limit:
+        if len(self._shared) + len(self._unshared) + len(self.tunnels) + dialing < limit:
             return
-        idle = [key for key, it in self._links.items() if it.is_idle]
+        idle = [key for key, connection in self._shared.items() if connection.is_idle]
         if not idle:
             raise ConnectError(
                 f"all {limit} connections are in use; raise the limit connections_max"
             )
-        oldest = min(idle, key=lambda key: self._links[key].last_used)
-        link = self._links.pop(oldest)
-        link.wire.goodbye("making way for another connection")
-        link.close("made way for another connection")
+        oldest = min(idle, key=lambda key: self._shared[key].last_used)
+        connection = self._shared.pop(oldest)
+        connection.wire.goodbye("making way for another connection")
+        connection.close("closed for another connection")
 
     async def _dial(self, address: Address) -> ClientConnection:
-        link: ClientConnection | None = None
+        connection: ClientConnection | None = None
         try:
-            link = await connect(
+            connection = await connect(
                 self._context,
                 address,
                 self.tls,
                 lambda: ClientConnection(self._context, self._loop, address),
             )
-            down = await asyncio.shield(link.opened)
+            down = await asyncio.shield(connection.opened)
         except BaseException:
             self._context.counters.connections_failed += 1
-            if link is not None:
-                link.close("given up")
+            if connection is not None:
+                connection.close("dial cancelled")
             raise
         if isinstance(down, ConnectionDown):
             self._context.counters.connections_failed += 1
             raise down.error
-        return link
+        return connection
 
     async def close(self, grace_s: float) -> None:
-        """Let requests in flight finish for a while, then fail them and close everything."""
+        """Wait `grace_s` seconds for requests in flight, then fail them and close everything."""
         self._is_closed = True
         shared = [dial.task for dial in self._dialing.values()]
         for task in shared:
             task.cancel()
         dialing = [*shared, *self._dialing_alone.cancel()]
         await asyncio.gather(*dialing, return_exceptions=True)
-        links = self.links
-        for link in links:
-            link.drain()
+        connections = self.connections
+        for connection in connections:
+            connection.drain()
         deadline = self._loop.time() + grace_s
-        await self._wait_until_idle(links, grace_s)
-        left_s = max(deadline - self._loop.time(), LINGER_S)
-        for link in links:
-            link.fail_pending(stopped_while_in_flight())
-            if link.is_open:
-                link.wire.goodbye("the node is stopping")
-            link.close("the service stopped", left_s)
-        await asyncio.gather(*(link.wait_closed() for link in links))
-        self._links.clear()
+        await self._wait_until_idle(connections, grace_s)
+        remaining_s = max(deadline - self._loop.time(), LINGER_S)
+        for connection in connections:
+            connection.fail_pending(stopped_while_in_flight())
+            if connection.is_open:
+                connection.wire.goodbye("the node is stopping")
+            connection.close("the service stopped", remaining_s)
+        await asyncio.gather(*(connection.wait_closed() for connection in connections))
+        self._shared.clear()
+        self.cache.clear()
         self._unshared.clear()
 
-    async def _wait_until_idle(self, links: list[ClientConnection], grace_s: float) -> None:
-        waiting = [entry[0] for link in links for entry in link.pending.entries.values()]
+    async def _wait_until_idle(self, connections: list[ClientConnection], grace_s: float) -> None:
+        waiting = [
+            entry[0] for connection in connections for entry in connection.pending.entries.values()
+        ]
         if waiting:
             await asyncio.wait(waiting, timeout=grace_s)

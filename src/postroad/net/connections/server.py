@@ -1,8 +1,8 @@
-"""The server's end of a connection: requests in, handlers run, replies out.
+"""The server side of a connection: receives requests, runs handlers, sends replies.
 
-Synchronous handlers answer within the turn of the loop that read their requests, and all replies of
-a turn leave in one write. Asynchronous ones get a task each, up to a limit; beyond it, or while the
-peer does not read its replies, nothing more is read from the peer.
+Synchronous handlers reply within the loop iteration that read their requests, and all replies of an
+iteration are sent in one write. Asynchronous handlers get a task each, up to a limit; at the limit,
+or while the peer does not read its replies, reading from the peer is paused.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _UNKNOWN_SENDER = Address("", 0)
 
 
 class ServerConnection(PeerConnection):
-    """A connection some peer opened to this node."""
+    """A connection that a peer opened to this node."""
 
     __slots__ = (
         "_backlog",
@@ -81,7 +81,7 @@ class ServerConnection(PeerConnection):
     )
 
     role = ConnectionRole.SERVER
-    # Handlers of one-way messages work on when the peer is gone, and must end in time too.
+    # Handlers of one-way messages continue after the peer has gone; their deadlines still apply.
     outlives_socket = True
 
     def __init__(
@@ -93,34 +93,34 @@ class ServerConnection(PeerConnection):
     ) -> None:
         super().__init__(context, loop)
         self._subscriptions = subscriptions.by_subject
-        # All connections peers opened that are open or still at work; this one adds itself.
+        # All server connections that are open or still run handlers; this one adds itself.
         self._registry = registry
-        # Requests not yet begun, because handlers or the socket are full.
+        # Requests that wait, because the handlers or the socket are at their limit.
         self._backlog = Backlog()
         self.running = HandlerTasks(context.limits.handlers_running_max)
-        # Set when the first request is served: versions 1 and 2 tell it no earlier.
+        # Set by the first request: versions 1 and 2 do not tell it earlier.
         self._sender: Address | None = None
         self._peer_name: str | None = None
-        # Whether the next request may begin at once.
+        # Whether the next request can be handled at once.
         self._can_serve = True
         self._stall = WriteStallDetector(context.limits.frame_timeout_s)
-        # Replies up to this size need no closer look; known once the link is open.
+        # Replies up to this size take the fast path; set when the connection opens.
         self._fast_path_bytes_max = 0
-        # Set once the version is known.
+        # Set when the version is negotiated.
         self._encode_reply: Callable[[list[bytes], int, int, bytes, int, bool], None]
-        # Counted here, and added to the service's counters when the link is gone.
+        # Added to the counters of the service when the connection is lost.
         self.requests_received = 0
         self.replies_sent = 0
         self._is_stopping = False
-        # Closes the link if the peer does not after this side's goodbye.
+        # Closes the connection if the peer does not after this node's goodbye.
         self._goodbye_timer: asyncio.TimerHandle | None = None
-        # Ends when the socket is gone and no handler is at work.
+        # Done when the socket is closed and no handler is running.
         self._finished: asyncio.Future[None] = loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self._context.is_stopped:
-            # TLS was agreed only after the service had stopped.
+            # The TLS handshake ended after the service had stopped.
             self.abort()
         elif len(self._registry) >= self._context.limits.accepted_max:
             self._reject()
@@ -129,12 +129,12 @@ class ServerConnection(PeerConnection):
             self._registry[self] = None
 
     def _reject(self) -> None:
-        """One too many: close it at once."""
+        """Close this connection at once, because the limit is reached."""
         self._context.counters.connections_rejected += 1
         self._context.warn(
             "accepted_max",
             self._loop.time(),
-            "closed a new connection: %d are open, the limit accepted_max",
+            "new connection closed: %d are open, the limit accepted_max",
             len(self._registry),
         )
         self.abort()
@@ -147,7 +147,7 @@ class ServerConnection(PeerConnection):
             try:
                 on_namesake(Address(error.host, error.port), error.incarnation)
             except (Exception, asyncio.CancelledError) as failure:
-                logger.error("whoever watches nodes of this name failed", exc_info=failure)
+                logger.error("callback for duplicate names failed", exc_info=failure)
         super()._fail(error)
 
     def _on_events(self, events: list[ConnectionEvent], now: float) -> None:
@@ -165,12 +165,12 @@ class ServerConnection(PeerConnection):
             self._process_backlog()
 
     def _upgrade_to_tunnel(self, events: list[ConnectionEvent], now: float) -> None:
-        """The client wants a tunnel, which takes this link's connection and its place."""
+        """Replace this connection by a tunnel, as the client requested."""
         accept = self._context.accept_tunnel
         registry = self._registry
         tunnel = Tunnel(self._context, self._loop, ConnectionRole.SERVER, accept, registry.pop)
         registry[tunnel] = None
-        self._report_over()
+        self._report_finished()
         tunnel.adopt_connection(self, events, now)
 
     def _on_event(self, event: ConnectionEvent, now: float) -> None:
@@ -224,7 +224,7 @@ class ServerConnection(PeerConnection):
     def _handle_slow_path(
         self, request: RequestFrame, subscription: Subscription, message: RawMessage, now: float
     ) -> None:
-        """Handle a message that wants no reply, whose handler gives none, or that is traced."""
+        """Handle a request that is one-way or traced, or whose handler is one-way."""
         if subscription.one_way and not request.one_way and self.wire.version >= 3:
             self._context.counters.no_handler += 1
             self._reply(request.id, one_way_handler_reply(request.subject))
@@ -232,68 +232,68 @@ class ServerConnection(PeerConnection):
             self._complete(request, subscription, call_handler(subscription, message), now)
         else:
             node = self._context.config.hello.name
-            reaction = call_handler_traced(subscription, message, request.trace, node=node)
-            self._complete(request, subscription, reaction, now)
+            result = call_handler_traced(subscription, message, request.trace, node=node)
+            self._complete(request, subscription, result, now)
 
     def _complete(
-        self, request: RequestFrame, subscription: Subscription, reaction: HandlerResult, now: float
+        self, request: RequestFrame, subscription: Subscription, result: HandlerResult, now: float
     ) -> None:
-        if isinstance(reaction, bytes | HandlerReply):
-            self._send_reply(request, subscription, reaction)
+        if isinstance(result, bytes | HandlerReply):
+            self._send_reply(request, subscription, result)
         else:
-            self._spawn(request, subscription, reaction, now)
+            self._spawn(request, subscription, result, now)
 
     def _reply_no_handler(self, request: RequestFrame) -> None:
-        """Nobody handles this request: it says so unless it wants no answer."""
-        is_told = self._is_stopping and self.wire.version >= 3
-        answer = STOPPING_REPLY if is_told else no_handler_reply(request.subject)
+        """Reply that there is no handler, or log it if the message is one-way."""
+        is_stopping_reply = self._is_stopping and self.wire.version >= 3
+        reply = STOPPING_REPLY if is_stopping_reply else no_handler_reply(request.subject)
         self._context.counters.no_handler += 1
         if request.one_way:
             self._context.warn(
                 "no handler",
                 self._loop.time(),
-                "dropped a message from %s: no handler for %r",
+                "message from %s dropped: no handler for %r",
                 self.describe_peer(),
                 request.subject,
             )
         else:
-            self._reply(request.id, answer)
+            self._reply(request.id, reply)
 
     def _send_reply(
-        self, request: RequestFrame, subscription: Subscription, answer: bytes | HandlerReply
+        self, request: RequestFrame, subscription: Subscription, reply: bytes | HandlerReply
     ) -> None:
-        """Reply, unless the request or its handler is one-way."""
-        if isinstance(answer, HandlerReply):
+        """Send the reply, unless the request or its handler is one-way."""
+        if isinstance(reply, HandlerReply):
             self._context.counters.handlers_failed += 1
-        elif len(answer) > self.wire.send_bytes_max:
-            answer = oversized_reply(len(answer), self.wire.send_bytes_max)
+        elif len(reply) > self.wire.send_bytes_max:
+            reply = oversized_reply(len(reply), self.wire.send_bytes_max)
         else:
-            answer = HandlerReply(ReplyStatus.OK, answer)
+            reply = HandlerReply(ReplyStatus.OK, reply)
         if request.one_way or subscription.one_way:
-            if answer.status != ReplyStatus.OK:
-                self._warn_of_failure(request, answer)
+            if reply.status != ReplyStatus.OK:
+                self._log_handler_failure(request, reply)
         else:
-            self._reply(request.id, answer)
+            self._reply(request.id, reply)
 
-    def _reply(self, id: int, answer: HandlerReply) -> None:
+    def _reply(self, id: int, reply: HandlerReply) -> None:
         if self.transport is None:
             return
         self.replies_sent += 1
-        payload = answer.payload[: self.wire.send_bytes_max]
-        self.wire.reply(id, answer.status, payload, answer.code, answer.retryable)
+        payload = reply.payload[: self.wire.send_bytes_max]
+        self.wire.reply(id, reply.status, payload, reply.code, reply.retryable)
         self._queued_bytes += len(payload) + FRAME_BYTES
-        is_large = len(answer.payload) >= LARGE_BYTES
+        is_large = len(reply.payload) >= LARGE_BYTES
         self._has_large |= is_large
         if is_large or self._queued_bytes > QUEUED_BYTES_MAX:
             self._flush()
 
-    def _warn_of_failure(self, request: RequestFrame, answer: HandlerReply) -> None:
+    def _log_handler_failure(self, request: RequestFrame, reply: HandlerReply) -> None:
         self._context.warn(
             "one-way",
             self._loop.time(),
-            "the handler of one-way %r failed: %s",
+            "handler of one-way %r failed: %s",
             request.subject,
-            answer.payload.decode(),
+            reply.payload.decode(),
         )
 
     # Asynchronous handlers.
@@ -309,8 +309,8 @@ class ServerConnection(PeerConnection):
         run = HandlerTask(future, request, request.one_way or subscription.one_way)
         handler_s = self._context.limits.handler_timeout_s
         if run.is_one_way:
-            # Nobody waits for it, so nobody may say how long it takes, and it has all its time when
-            # it begins, however long it waited for others.
+            # No caller waits, so the request has no deadline: the handler's timeout starts with the
+            # handler, however long the message waited.
             deadline = self._loop.time() + handler_s
         else:
             deadline = arrived + (request.timeout_ms / 1000 or handler_s)
@@ -334,19 +334,19 @@ class ServerConnection(PeerConnection):
         self._check_write_stall(now)
         for run in self.running.expire(now):
             self._context.counters.handlers_timed_out += 1
-            # A caller that told its deadline has given up by itself.
+            # A caller that sent its deadline has timed out by itself.
             if not run.is_one_way and not run.request.timeout_ms:
                 self._reply(run.request.id, HANDLER_TIMEOUT_REPLY)
         self._process_backlog()
 
-    def _extend_deadlines(self, held_up_s: float, now: float) -> None:
-        super()._extend_deadlines(held_up_s, now)
-        self._stall.extend_until(now + held_up_s)
+    def _extend_deadlines(self, stalled_s: float, now: float) -> None:
+        super()._extend_deadlines(stalled_s, now)
+        self._stall.extend_until(now + stalled_s)
 
     def _own_deadline(self) -> float:
         return min(self.running.next_deadline, self._stall.deadline)
 
-    # Back-pressure.
+    # Backpressure.
 
     @property
     def _has_capacity(self) -> bool:
@@ -356,17 +356,17 @@ class ServerConnection(PeerConnection):
         self._can_serve = self._has_capacity and not self._backlog
 
     def _process_backlog(self) -> None:
-        """Begin what waited, as far as there is room."""
+        """Handle waiting requests while there is capacity."""
         now = self._loop.time()
         while self._backlog and self._has_capacity:
-            request, arrived = self._backlog.take_first()
+            request, arrived = self._backlog.pop_first()
             if request.timeout_ms and arrived + request.timeout_ms / 1000 <= now:
                 self._context.counters.requests_expired += 1
             else:
                 self._handle_request(request, arrived)
         self._update_can_serve()
         if self.transport is None:
-            self._report_over()
+            self._report_finished()
             return
         if self._out:
             self._schedule_flush()
@@ -374,8 +374,8 @@ class ServerConnection(PeerConnection):
         self._close_when_drained()
 
     def _update_backpressure(self) -> None:
-        """Read from the peer only while there is room for more."""
-        should_read = self._can_serve and self._room_timer is None
+        """Read from the peer only while there is capacity for more requests."""
+        should_read = self._can_serve and self._capacity_timer is None
         if should_read != self._reads:
             self._read(should_read)
 
@@ -392,7 +392,7 @@ class ServerConnection(PeerConnection):
             self._update_backpressure()
 
     def _check_write_stall(self, now: float) -> None:
-        """Give up a client that does not read its replies."""
+        """Close the connection if the client does not read its replies."""
         if self.transport is None or now < self._stall.deadline:
             return
         if self._stall.is_stalled(self._bytes_flushed(), now):
@@ -400,14 +400,14 @@ class ServerConnection(PeerConnection):
             self._fail(PeerTimeoutError(f"the peer read none of its replies for {allowed:.3g} s"))
             self.transport.abort()
 
-    # The life of the link.
+    # Lifecycle.
 
     def drain(self) -> None:
-        """Take no new requests, finish those begun, then close."""
+        """Stop accepting requests, wait for running handlers, then close the connection."""
         self._is_stopping = True
         self.wire.goodbye("the node is stopping")
-        # Nobody can be told of a one-way message, so those are still handled.
-        for request in self._backlog.keep(self._is_one_way):
+        # The sender of a one-way message gets no rejection, so those are still handled.
+        for request in self._backlog.retain(self._is_one_way):
             self._reply_no_handler(request)
         if self._out:
             self._flush()
@@ -423,19 +423,19 @@ class ServerConnection(PeerConnection):
         elif self.wire.version < 3:
             self.close("stopped")
         elif self._goodbye_timer is None:
-            # What the peer had sent before it heard the goodbye must still be told that this node
-            # is stopping; the peer closes when it has nothing in flight any more.
+            # Requests that the peer sent before it received the goodbye must be rejected; the peer
+            # closes the connection when none of its requests is in flight.
             self._goodbye_timer = self._loop.call_later(LINGER_S, self.close, "stopped")
 
     def _on_connection_lost(self, exc: Exception | None, *, was_open: bool) -> None:
-        # Versions 1 and 2 have no goodbye, so their closing is no loss.
+        # Versions 1 and 2 have no goodbye, so a close is not counted as a loss.
         has_goodbye = self.wire.version >= 3
         if self._close_reason is None and was_open and (exc is not None or has_goodbye):
             self._context.counters.connections_lost += 1
         if self._goodbye_timer is not None:
             self._goodbye_timer.cancel()
-        # Nobody waits for replies any more; one-way messages were received and are handled.
-        self._backlog.keep(self._is_one_way)
+        # Replies cannot be sent any more; one-way messages are still handled.
+        self._backlog.retain(self._is_one_way)
         self.running.cancel_requests()
         self._stall.stop()
         self._process_backlog()
@@ -443,29 +443,29 @@ class ServerConnection(PeerConnection):
             self._set_timer(self._own_deadline())
 
     def _is_one_way(self, request: RequestFrame) -> bool:
-        """Whether nobody waits for the reply; versions 1 and 2 do not tell, but handlers do."""
+        """Whether no reply is expected; versions 1 and 2 do not say, so the handler decides."""
         subscription = self._subscriptions.get(request.subject)
         return request.one_way or (subscription is not None and subscription.one_way)
 
     def abort(self) -> None:
-        """Give up on everything: the node's time to stop is over."""
+        """Cancel all handlers and abort the socket."""
         self._backlog.clear()
         self.running.cancel_all()
         if self.transport is not None:
             self.transport.abort()
         else:
-            self._report_over()
+            self._report_finished()
 
     @property
     def is_busy(self) -> bool:
-        """Whether requests are waiting or handlers at work."""
+        """Whether requests wait or handlers run."""
         return bool(self.running or self._backlog)
 
     async def wait_finished(self) -> None:
-        """Return once the socket is gone and no handler is at work."""
+        """Return when the socket is closed and no handler is running."""
         await asyncio.shield(self._finished)
 
-    def _report_over(self) -> None:
+    def _report_finished(self) -> None:
         if not self.is_busy and self in self._registry:
             self._registry.pop(self, None)
             self._finished.set_result(None)

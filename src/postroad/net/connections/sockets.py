@@ -1,4 +1,4 @@
-"""What is asked of the socket below a transport."""
+"""Options and addresses of the socket of a transport."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import socket
 
 from postroad.core import Address, Limits
 
-# More is refused by the kernel.
+# The maximum that the kernel accepts.
 _KEEPALIVE_S_MAX = 32_767
 _KEEPALIVE_COUNT_MAX = 127
 
 
 def describe_remote(transport: asyncio.Transport) -> str:
-    """The socket's other end, for texts."""
+    """Return the remote address, for texts."""
     name = transport.get_extra_info("peername")
     if isinstance(name, tuple) and len(name) >= 2:
         return str(Address(str(name[0]), int(name[1])))
@@ -21,13 +21,13 @@ def describe_remote(transport: asyncio.Transport) -> str:
 
 
 def remote_host(transport: asyncio.Transport) -> str:
-    """The host of the socket's other end, however many connections come from there."""
+    """Return the remote host, which all connections from there have in common."""
     name = transport.get_extra_info("peername")
     return str(name[0]) if isinstance(name, tuple) and name else "unknown"
 
 
 def enable_keepalive(transport: asyncio.Transport, limits: Limits) -> None:
-    """Let the kernel find dead peers too: versions 1 and 2 as documented have no heartbeats."""
+    """Turn on TCP keepalive: versions 1 and 2 of the documented profile have no heartbeats."""
     sock = transport.get_extra_info("socket")
     if sock is None or not limits.has_heartbeats:
         return

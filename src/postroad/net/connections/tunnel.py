@@ -1,7 +1,7 @@
-"""A tunnel: a connection on which both sides post messages at any time, and nobody answers.
+"""A tunnel: a connection on which both sides send one-way messages at any time.
 
-What arrives in one read is handed over in one call, and what is posted within a turn of the loop
-leaves in one write. Nothing is awaited: a user that posts too much sees `can_send` turn False.
+Messages of one read are delivered in one call, and messages sent within one loop iteration leave in
+one write. Nothing is awaited: when a sender is too fast, `can_send` becomes False.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ from postroad.wire import (
 
 
 class TunnelHandler(Protocol):
-    """Who has a tunnel. All of it is called by the event loop, so nothing may block."""
+    """Callbacks of the owner of a tunnel; the event loop calls them, so they must not block."""
 
     def on_messages(self, requests: list[RequestFrame]) -> None:
-        """Messages arrived, in the order in which they were posted; called once for each read."""
+        """Handle the messages of one read, in the order in which the peer sent them."""
 
     def on_writable(self) -> None:
-        """The socket has room again: `can_send` is True from now on."""
+        """Handle that the write buffer has drained: `can_send` is True again."""
 
     def on_lost(self, reason: str) -> None:
-        """The tunnel is gone. Told exactly once, and nothing is called after it."""
+        """Handle the loss of the tunnel; called exactly once, as the last callback."""
 
 
-# Nothing is this small: what a tunnel takes that is not open.
+# Smaller than any message: a tunnel that is not open takes the checked path.
 _NOTHING = -1
 
 
 TunnelAcceptor: TypeAlias = "Callable[[Tunnel], TunnelHandler]"
-"""Gives the user of a new tunnel, or raises HandshakeRejectedError with a text for the peer."""
+"""Returns the handler of a new tunnel, or raises HandshakeRejectedError for the peer."""
 
 
 class Tunnel(PeerConnection):
@@ -76,7 +76,7 @@ class Tunnel(PeerConnection):
         "_expected",
         "_forget",
         "_handler",
-        "_is_refused",
+        "_is_rejected",
         "_peer_reason",
         "_ping_at",
         "_receive",
@@ -102,52 +102,52 @@ class Tunnel(PeerConnection):
     ) -> None:
         super().__init__(context, loop)
         self.role = role
-        # Whether posting is welcome now: the tunnel is open and the socket takes more.
+        # Whether the tunnel is open and its write buffer is below the limit.
         self.can_send = False
-        # Who the other end is, and the largest payload and subject it takes; known once open.
+        # The hello of the peer, and the maximum size of payload and subject; set on opening.
         self.peer: HelloFrame
         self.send_bytes_max = 0
         self.messages_sent = 0
         self.messages_received = 0
-        # Ends with None once a user has the tunnel, or with what prevented it.
+        # The result is None when the tunnel has its handler, or the error that prevented it.
         self.opened: asyncio.Future[ConnectionClosedError | None] = loop.create_future()
-        # None refuses.
+        # None rejects the tunnel.
         self._accept = accept
-        # Takes the tunnel out of the list it is in.
+        # Removes the tunnel from the collection of open ones.
         self._forget = forget
-        # The name the peer must have, if any.
+        # The name that the peer must have, if any.
         self._expected = expected
         self._handler: TunnelHandler | None = None
-        # The user's, from the opening until there is nothing to be received any more.
+        # The handler's method, from the opening until nothing more can be received.
         self._receive: Callable[[list[RequestFrame]], None] | None = None
-        # Messages up to this size need no closer look; none do unless the tunnel is open.
+        # Messages up to this size take the fast path; none do unless the tunnel is open.
         self._easy_bytes_max = _NOTHING
-        # Set once the tunnel is open.
+        # Set when the tunnel opens.
         self._encode: Callable[[list[bytes], int, str, bytes, int, bool], None]
         self._ping_at = NEVER
         self._stall = WriteStallDetector(context.limits.frame_timeout_s)
         self._was_open = False
-        # Whether one of the two wants nothing to do with the other.
-        self._is_refused = False
-        # What the peer gave as its reason to close.
+        # Whether one of the two nodes has rejected the other.
+        self._is_rejected = False
+        # The reason in the goodbye of the peer.
         self._peer_reason: str | None = None
 
     @property
     def round_trip_s(self) -> float | None:
-        """Last measured time to the peer and back, behind what was queued; None before that."""
+        """The last round trip in seconds, including the time in the write buffer; None at first."""
         return self.wire.round_trip_s
 
-    # Posting.
+    # Sending.
 
     def send_nowait(self, subject: str, payload: bytes) -> None:
-        """Queue a message, which leaves at the end of this turn of the loop at the latest.
+        """Queue a message; it is written by the end of this loop iteration.
 
         Raises:
-            MessageTooLargeError: the peer does not take so much.
-            ConnectionClosedError: the tunnel is closed, or about to be.
+            MessageTooLargeError: the message exceeds the limit of the peer.
+            ConnectionClosedError: the tunnel is closed or closing.
         """
         size = len(payload)
-        # No character takes more than four bytes; the exact size is checked thoroughly.
+        # A character takes at most four bytes; `_check` checks the exact size.
         if size + 4 * len(subject) > self._easy_bytes_max:
             self._check(subject, payload)
         try:
@@ -162,7 +162,7 @@ class Tunnel(PeerConnection):
             self._schedule_flush()
 
     def _check(self, subject: str, payload: bytes) -> None:
-        """Look closer at a message that is not small, or a tunnel that is not open."""
+        """Check the exact size of a message, and that the tunnel is open."""
         if not self.is_open:
             detail = f"the tunnel with {self.describe_peer()} is closed"
             raise ConnectionClosedError(detail, outcome=Outcome.NOT_SENT)
@@ -170,16 +170,16 @@ class Tunnel(PeerConnection):
         check_size(subject, payload, self.send_bytes_max)
         self._has_large |= len(payload) >= LARGE_BYTES
 
-    def _set_can_send(self, may_post: bool) -> None:
-        self.can_send = may_post and self._is_writable
+    def _set_can_send(self, is_allowed: bool) -> None:
+        self.can_send = is_allowed and self._is_writable
         easy_bytes_max = min(self.send_bytes_max, SUBJECT_BYTES_MAX, LARGE_BYTES - 1)
-        self._easy_bytes_max = easy_bytes_max if may_post else _NOTHING
+        self._easy_bytes_max = easy_bytes_max if is_allowed else _NOTHING
 
     # Receiving.
 
     def _on_events(self, events: list[ConnectionEvent], now: float) -> None:
         receive = self._receive
-        # All that is no request goes with another phase: the opening, and a goodbye.
+        # Events other than requests occur only when the tunnel opens or a goodbye arrives.
         if receive is None or self.wire.state is not ConnectionState.OPEN:
             self._handle_unusual(events, now)
             return
@@ -201,13 +201,13 @@ class Tunnel(PeerConnection):
                 self._on_goodbye(event)
 
     def _on_handler_error(self, error: BaseException) -> None:
-        """What a user does wrong ends its tunnel and nothing else.
+        """Close the tunnel because its handler raised; other connections are not affected.
 
-        A CancelledError is one it raised itself: nobody can cancel a callback.
+        A CancelledError was raised by the handler itself: a callback cannot be cancelled.
         """
         if self.is_open or not isinstance(error, ConnectionClosedError):
-            # Else it could not know yet that nothing can be posted any more.
-            logger.error("closing %s, because its user failed", self, exc_info=error)
+            # A handler of a tunnel that just closed may still send: that is no failure.
+            logger.error("%s closed: its handler failed", self, exc_info=error)
             self._context.counters.handlers_failed += 1
             self.close(f"{type(error).__name__} in the node")
         self._receive = None
@@ -218,7 +218,7 @@ class Tunnel(PeerConnection):
         except (Exception, asyncio.CancelledError) as error:
             self._on_handler_error(error)
 
-    # The beginning.
+    # Opening.
 
     def _wire_config(self) -> WireConfig:
         config = self._context.wire_config()
@@ -230,14 +230,14 @@ class Tunnel(PeerConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self._context.is_stopped or self._close_reason is not None:
-            # Whoever wanted it has given up meanwhile.
+            # The dial was cancelled meanwhile.
             self.abort()
 
     def adopt_connection(
-        self, link: PeerConnection, events: list[ConnectionEvent], now: float
+        self, connection: PeerConnection, events: list[ConnectionEvent], now: float
     ) -> None:
-        """Take the connection of an accepted link over, with what it has just read."""
-        self.adopt(link)
+        """Take over a server connection, with the events that it has just read."""
+        self.adopt(connection)
         self._on_events(events, now)
         self._flush_and_rearm()
 
@@ -259,12 +259,12 @@ class Tunnel(PeerConnection):
         if self.role is ConnectionRole.CLIENT:
             self._context.counters.connections_opened += 1
         if self.is_open:
-            # Besides measuring, it tells a client that its tunnel is taken.
+            # The ping measures the round trip, and tells a client that its tunnel is accepted.
             self._ping(now)
         self.opened.set_result(None)
 
     def _accept_handler(self) -> TunnelHandler | None:
-        """Who has this tunnel; None if nobody wants it, which the peer is told."""
+        """Return the handler of this tunnel, or None after rejecting it with a goodbye."""
         try:
             if self.peer_name is None:
                 raise HandshakeRejectedError("tunnels are only for nodes that show a certificate")
@@ -272,9 +272,9 @@ class Tunnel(PeerConnection):
                 name = self._context.config.hello.name
                 raise HandshakeRejectedError(f"node {name!r} takes no tunnels")
             return self._accept(self)
-        except HandshakeRejectedError as refusal:
-            self._is_refused = True
-            self._close(str(refusal), code=HandshakeRejectedError.code)
+        except HandshakeRejectedError as rejection:
+            self._is_rejected = True
+            self._close(str(rejection), code=HandshakeRejectedError.code)
         except (Exception, asyncio.CancelledError) as error:
             self._on_handler_error(error)
         return None
@@ -285,24 +285,24 @@ class Tunnel(PeerConnection):
         return peer is not None and self._expected not in (None, peer.name)
 
     def _describe_wrong_peer(self) -> str:
-        return f"expected node {self._expected!r}, but {self.describe_peer()} answers there"
+        return f"expected node {self._expected!r}, but connected to {self.describe_peer()}"
 
-    # Time and back-pressure.
+    # Timers and backpressure.
 
     def _ping(self, now: float) -> None:
-        """Ping: heartbeats alone measure nothing while there is something to write."""
+        """Send a ping: heartbeats are omitted, and measure nothing, while messages are sent."""
         self.wire.ping(now)
         self._flush()
         limits = self._context.limits
         self._ping_at = now + limits.heartbeat_interval_s if limits.has_heartbeats else NEVER
 
     def _own_deadline(self) -> float:
-        # A ping that is due leaves when the socket takes it.
+        # A ping that is due is sent when the write buffer has drained.
         return min(self._stall.deadline, self._ping_at if self._is_writable else NEVER)
 
-    def _extend_deadlines(self, held_up_s: float, now: float) -> None:
-        super()._extend_deadlines(held_up_s, now)
-        self._stall.extend_until(now + held_up_s)
+    def _extend_deadlines(self, stalled_s: float, now: float) -> None:
+        super()._extend_deadlines(stalled_s, now)
+        self._stall.extend_until(now + stalled_s)
 
     def _on_timer(self, now: float) -> None:
         if now >= self._stall.deadline and self._stall.is_stalled(self._bytes_flushed(), now):
@@ -326,25 +326,25 @@ class Tunnel(PeerConnection):
         elif self._out:
             self._flush()
         self._set_timer_by(self._own_deadline())
-        self._welcome_posts()
+        self._resume_sending()
 
-    def _welcome_posts(self) -> None:
-        # What was just written may have filled the socket again.
+    def _resume_sending(self) -> None:
+        # The callbacks may have filled the write buffer again.
         if self.is_open and self._is_writable and self._handler is not None:
             self.can_send = True
             self._call(self._handler.on_writable)
 
-    # The end.
+    # Closing.
 
     def close(self, reason: str, linger_s: float = LINGER_S) -> None:
-        """Say goodbye; the socket closes when the peer has heard it, or after `linger_s`.
+        """Send a goodbye; the socket closes when the peer has replied, or after `linger_s`.
 
-        Nothing can be posted any more; what the peer had posted before is still received.
+        Nothing can be sent any more; messages that the peer has sent before are still received.
         """
         self._close(reason, linger_s=linger_s)
 
     def _close(self, reason: str, *, code: int = 0, linger_s: float = LINGER_S) -> None:
-        self._stop_posting()
+        self._stop_sending()
         if self.transport is None or self._close_reason is not None:
             super().close(reason, linger_s)
             return
@@ -353,34 +353,34 @@ class Tunnel(PeerConnection):
             super().close(reason, linger_s)
             return
         self._close_reason = reason
-        # Closing the socket now would lose the goodbye if the peer had something under way.
+        # Closing the socket now would lose the goodbye if data of the peer is in flight.
         self._linger = self._loop.call_later(linger_s, self._on_linger_timeout)
         self._flush()
 
-    def _stop_posting(self) -> None:
+    def _stop_sending(self) -> None:
         self._set_can_send(False)
         self._ping_at = NEVER
 
     def eof_received(self) -> bool:
-        # The loop closes the socket: nothing that is posted from now on would arrive.
-        self._stop_posting()
+        # The loop closes the socket: messages sent from now on would not arrive.
+        self._stop_sending()
         self.wire.close()
         return False
 
     def _on_goodbye(self, goodbye: GoodbyeFrame) -> None:
-        self._stop_posting()
+        self._stop_sending()
         transport = self.transport
         if self._close_reason is None:
             self._peer_reason = goodbye.reason
-            self._is_refused = is_rejection(goodbye)
+            self._is_rejected = is_rejection(goodbye)
             super().close("the peer said goodbye")
         elif transport is not None:
-            # Both have said it.
+            # Both sides have sent a goodbye.
             self.wire.close()
             transport.close()
 
     def _on_connection_lost(self, exc: Exception | None, *, was_open: bool) -> None:
-        self._stop_posting()
+        self._stop_sending()
         self._receive = None
         self._forget(self, None)
         counters = self._context.counters
@@ -402,7 +402,7 @@ class Tunnel(PeerConnection):
             was_open=self._was_open,
             close_reason=self._close_reason if self._peer_reason is None else None,
             peer_reason=self._peer_reason,
-            is_refused=self._is_refused,
+            is_rejected=self._is_rejected,
         )
 
     def _error_of(self, loss: DisconnectReason) -> ConnectionClosedError:
@@ -411,25 +411,25 @@ class Tunnel(PeerConnection):
         return loss.error()
 
     def _count_bytes(self) -> None:
-        # They stay with the tunnel, which the statistics no longer look at.
+        # The tunnel keeps its numbers: the statistics no longer read them.
         self._context.counters.bytes_sent += self.bytes_sent
         self._context.counters.bytes_received += self.bytes_received
 
     def drain(self) -> None:
-        """The node is stopping: close, but take the time there is to write what is queued."""
+        """Close because the node stops, with its grace period to write queued messages."""
         self.close("the node is stopping", max(self._context.limits.stop_grace_s, LINGER_S))
 
     async def wait_finished(self) -> None:
-        """Return once the socket is gone."""
+        """Return when the socket is closed."""
         await self.wait_closed()
 
     def abort(self) -> None:
-        """Cut it off."""
+        """Abort the socket."""
         if self.transport is not None:
             self.transport.abort()
 
     def __repr__(self) -> str:
         state = self.wire.state.value if self.transport is not None else "closed"
-        # Nothing can be told of a peer before there is one.
+        # There is no peer before the connection.
         peer = self.describe_peer() if self.remote != NOT_CONNECTED else NOT_CONNECTED
         return f"<Tunnel {peer} {state}>"

@@ -136,7 +136,7 @@ class CoordinatorServer:
                 limits=self._limits,
                 secret=self._token,
             )
-            self._service.subscribe(SUBJECT, self._answer)
+            self._service.serve(SUBJECT, self._answer)
             await self._service.start()
         return CoordinatorEndpoint(str(self._service.address), self._token, certificate)
 

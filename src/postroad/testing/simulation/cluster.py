@@ -1,4 +1,4 @@
-"""Whole nodes in one process, under virtual time: what a test drives."""
+"""A cluster of whole nodes in one process and in virtual time, driven by a test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class PeriodicCheck:
-    """Something called again and again beside the cluster, until it is cancelled."""
+    """A callback that runs every interval of virtual time, until it is cancelled."""
 
     def __init__(self, loop: SimLoop, interval_s: float, check: Callable[[], object]) -> None:
         self._loop = loop
@@ -35,7 +35,7 @@ class PeriodicCheck:
         self._timer = self._schedule()
 
     def cancel(self) -> None:
-        """Call it no more."""
+        """Stop calling."""
         self._timer.cancel()
 
     def _schedule(self) -> asyncio.TimerHandle:
@@ -48,18 +48,18 @@ class PeriodicCheck:
 
 
 class SimCluster:
-    """A cluster that runs in no time and the same way for the same seed.
+    """A simulated cluster in virtual time, deterministic for each seed.
 
         with SimCluster(seed=7) as sim:
             sim.add("alpha", serve).start()
-            sim.run_until(lambda: is_ready(), within=30.0, claim="alpha is ready")
+            sim.run_until(lambda: is_ready(), timeout=30.0, description="alpha is ready")
 
-    Inside of `with`, clocks and chance of this Python process are the simulation's. All nodes share
-    one loop, so `asyncio.all_tasks()` returns the tasks of all of them.
+    Inside `with`, the clocks and random sources of this Python process are simulated. All nodes
+    share one loop, so `asyncio.all_tasks()` returns the tasks of all nodes.
 
     Args:
-        seed: decides everything; or the simulation of a scenario, whose log and time it shares.
-        log_level: records of `logging` from this level on go to the log.
+        seed: determines the run; or the simulation of a scenario, whose log and time it shares.
+        log_level: records of `logging` from this level on are written to the log.
         callbacks_per_moment_max: more callbacks without time passing are a LivenessFailure.
     """
 
@@ -82,18 +82,20 @@ class SimCluster:
         self.simulation.use_clock(self.loop.time, lambda: self.loop.callbacks)
         self.nodes: dict[str, SimNode] = {}
         self._log_level = log_level
-        # Processes that are no more; what they left must not be closed before the end.
-        self._buried: list[SimProcess] = []
+        # Killed processes; their coroutines are closed at the end of the run.
+        self._killed: list[SimProcess] = []
         self._stack = ExitStack()
         self._is_open = False
 
-    # Life.
+    # Lifecycle.
 
     def __enter__(self) -> Self:
         if asyncio._get_running_loop() is not None:
-            raise UsageError("an event loop runs here already: use SimCluster in plain functions")
-        surroundings = simulated_environment(self.loop, self.simulation.rng_for("surroundings"))
-        self._stack.enter_context(surroundings)
+            raise UsageError(
+                "cannot use SimCluster inside a running event loop: use it in plain functions"
+            )
+        environment = simulated_environment(self.loop, self.simulation.rng_for("surroundings"))
+        self._stack.enter_context(environment)
         handler = _LogHandler(self.loop, self._log_level)
         root, level = logging.getLogger(), logging.getLogger().level
         root.addHandler(handler)
@@ -118,32 +120,35 @@ class SimCluster:
             self.loop.raise_failure()
 
     def _collect_unretrieved_errors(self) -> None:
-        """Tasks that failed and that nobody asked tell so when they are forgotten."""
-        for lane in [*(it.lane for it in self.nodes.values() if it.is_running), self.loop.own]:
-            lane.forget_finished()
+        """Collect failed tasks: asyncio reports errors that were never retrieved."""
+        for process in [
+            *(node.process for node in self.nodes.values() if node.is_running),
+            self.loop.own,
+        ]:
+            process.release_finished()
         gc.collect()
 
     def _dispose(self) -> None:
-        """Forget everything that still runs; nothing of it has any effect."""
-        running = [node.lane for node in self.nodes.values() if node.is_running]
-        lanes = [*self._buried, *running, self.loop.own]
-        for lane in lanes:
-            self.loop.kill(lane)
-        # What the ends of coroutines begin belongs to this loop, and is disposed of with them.
+        """Kill all processes and close their coroutines, without any effect."""
+        running = [node.process for node in self.nodes.values() if node.is_running]
+        processes = [*self._killed, *running, self.loop.own]
+        for process in processes:
+            self.loop.kill(process)
+        # Tasks that closing coroutines create belong to this loop, and are closed with them.
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self.loop)
         try:
-            for lane in lanes:
-                lane.context.copy().run(close_tasks, lane.tasks)
+            for process in processes:
+                process.context.copy().run(close_tasks, process.tasks)
         finally:
             asyncio._set_running_loop(outer)
         self.loop.close()
 
-    def kill_process(self, lane: SimProcess) -> None:
-        """Let nothing of a process run any more."""
-        if not lane.is_dead:
-            self.loop.kill(lane)
-            self._buried.append(lane)
+    def kill_process(self, process: SimProcess) -> None:
+        """Kill a process: none of its callbacks runs any more."""
+        if not process.is_dead:
+            self.loop.kill(process)
+            self._killed.append(process)
 
     # Nodes.
 
@@ -153,7 +158,7 @@ class SimCluster:
         return self.loop.network
 
     def add(self, name: str, program: NodeProgram) -> SimNode:
-        """A node with a machine of its own; it does nothing before it is started."""
+        """Add a node with its own host and disk; start() runs it."""
         host = self.network.add_host(name)
         disk = SimDisk(self.simulation.rng_for(f"disk of {name}"))
         node = self.nodes[name] = SimNode(self, host, program, disk)
@@ -167,45 +172,48 @@ class SimCluster:
         return self.loop.time()
 
     def run_for(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let virtual time pass."""
         self._check_open()
         self.loop.advance(self.now + seconds)
 
     def run_until(
         self,
-        holds: Callable[[], object],
+        condition: Callable[[], object],
         *,
-        within: float,
-        claim: str = "what the test waits for",
-        every: float = 0.01,
+        timeout: float,
+        description: str = "the condition of the test",
+        poll_interval: float = 0.01,
     ) -> float:
-        """Let time pass until something holds; returns how long that took.
+        """Let virtual time pass until the condition is true; return the seconds it took.
 
         Args:
-            holds: looked at again and again.
-            within: seconds of virtual time; longer is a LivenessFailure.
-            claim: says what should have come true.
-            every: seconds between two looks.
+            condition: called until its result is true.
+            timeout: seconds of virtual time.
+            description: what should become true, for the log and the failure.
+            poll_interval: least seconds of virtual time between two calls of the condition.
+
+        Raises:
+            LivenessFailure: the condition is still false after `timeout` seconds.
         """
         self._check_open()
         started = self.now
-        deadline = started + within
-        while not holds():
+        deadline = started + timeout
+        while not condition():
             if self.now >= deadline:
-                self.log.add("test", "failed", f"not within {within:g} s: {claim}")
-                raise LivenessFailure(f"not within {within:g} s: {claim}")
+                self.log.add("test", "failed", f"not within {timeout:g} s: {description}")
+                raise LivenessFailure(f"not within {timeout:g} s: {description}")
             moment = self.loop.next_moment()
-            soonest = deadline if moment is None else max(self.now + every, moment)
-            self.loop.advance(min(soonest, deadline))
-        self.log.add("test", "holds", claim)
+            next_poll = deadline if moment is None else max(self.now + poll_interval, moment)
+            self.loop.advance(min(next_poll, deadline))
+        self.log.add("test", "holds", description)
         return self.now - started
 
     def call_later(self, seconds: float, act: Callable[[], object]) -> asyncio.TimerHandle:
-        """Have the test do something in so many seconds, beside the cluster."""
+        """Call a function of the test after so many seconds of virtual time."""
         return self.loop.call_later(seconds, act, context=self.loop.own.context.copy())
 
     def call_every(self, seconds: float, check: Callable[[], object]) -> PeriodicCheck:
-        """Call something again and again beside the cluster; what it raises fails the run."""
+        """Call a function of the test every so many seconds; an exception of it fails the run."""
         return PeriodicCheck(self.loop, seconds, check)
 
     # Tasks of the test.
@@ -213,10 +221,7 @@ class SimCluster:
     def spawn(
         self, coroutine: Coroutine[Any, Any, T], node: SimNode | None = None
     ) -> asyncio.Task[T]:
-        """Run a coroutine beside the cluster, or in the process of a node.
-
-        If it raises, the run fails.
-        """
+        """Start a coroutine of the test or of a node's process; an exception fails the run."""
         task = self._create_task(coroutine, node)
         task.add_done_callback(self._on_spawned_done)
         return task
@@ -226,30 +231,34 @@ class SimCluster:
         coroutine: Coroutine[Any, Any, T],
         node: SimNode | None = None,
         *,
-        within: float = 600.0,
+        timeout: float = 600.0,
     ) -> T:
-        """Run a coroutine to its end and return its result; everything else runs meanwhile."""
+        """Run a coroutine and return its result; the cluster runs meanwhile.
+
+        Raises:
+            LivenessFailure: it did not finish within `timeout` seconds of virtual time.
+        """
         self._check_open()
         task = self._create_task(coroutine, node)
         task.add_done_callback(lambda _: self.loop.stop(), context=self.loop.own.context.copy())
-        deadline = self.now + within
+        deadline = self.now + timeout
         try:
             while not task.done() and self.now < deadline:
                 self.loop.run_until_time(deadline)
         except BaseException:
             if task.done() and not task.cancelled():
-                task.exception()  # It counts as seen: the run has failed already.
+                task.exception()  # Mark it as retrieved: the run has failed already.
             raise
         if not task.done():
             name = getattr(coroutine, "__qualname__", repr(coroutine))
-            raise LivenessFailure(f"not done within {within:g} s: {name}")
+            raise LivenessFailure(f"not done within {timeout:g} s: {name}")
         return task.result()
 
     def _create_task(
         self, coroutine: Coroutine[Any, Any, T], node: SimNode | None
     ) -> asyncio.Task[T]:
-        lane = self.loop.own if node is None else node.lane
-        return self.loop.create_task(coroutine, context=lane.context.copy())
+        process = self.loop.own if node is None else node.process
+        return self.loop.create_task(coroutine, context=process.context.copy())
 
     def _on_spawned_done(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -258,16 +267,16 @@ class SimCluster:
     # Errors.
 
     def _on_unhandled(self, context: dict[str, Any]) -> None:
-        """An exception that nobody handled: the run has crashed."""
-        lane = self.loop.current_process
+        """Fail the run because of an unhandled exception."""
+        process = self.loop.current_process
         error = context.get("exception")
         message = str(context.get("message", "unhandled exception"))
         if not isinstance(error, BaseException):
             error = RuntimeError(message)
-        if lane.is_dead or not self._is_open or self.loop.has_failed_with(error):
+        if process.is_dead or not self._is_open or self.loop.has_failed_with(error):
             return
         if not isinstance(error, SimulationFailure):
-            error.add_note(f"{message}, in the process of {lane.name!r}")
+            error.add_note(f"{message}, in the process of {process.name!r}")
         self.loop.fail(error)
 
     def _on_failure(self, error: BaseException) -> None:
@@ -279,23 +288,25 @@ class SimCluster:
 
     def _check_open(self) -> None:
         if not self._is_open:
-            raise UsageError("use `with SimCluster(...) as sim:` and drive it inside")
+            raise UsageError(
+                "the SimCluster is not open: use it inside `with SimCluster(...) as sim:`"
+            )
 
     def __repr__(self) -> str:
         return f"<SimCluster seed {self.seed}, {len(self.nodes)} nodes, {self.now:.6f} s>"
 
 
 class _LogHandler(logging.Handler):
-    """Writes records of `logging` to the log of the run, with the node they come from."""
+    """Writes records of `logging` to the log of the run, with their node."""
 
     def __init__(self, loop: SimLoop, level: int) -> None:
         super().__init__(level)
         self._loop = loop
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
+        """Write a record to the log."""
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
-        who = self._loop.current_process.name
-        self._loop.log.add(who, record.levelname.lower(), f"{record.name}: {text}")
+        process = self._loop.current_process.name
+        self._loop.log.add(process, record.levelname.lower(), f"{record.name}: {text}")

@@ -1,4 +1,4 @@
-"""What a simulated node keeps over restarts, with the honesty of a real disk."""
+"""The disk of a simulated node: files survive restarts, unsynced changes may be lost."""
 
 from __future__ import annotations
 
@@ -8,49 +8,49 @@ from postroad.core.errors import UsageError
 
 
 class SimDisk:
-    """Small files of one node. What was not synced when the node crashes may be lost.
+    """Small files of one node; a crash may lose changes that were not synced.
 
-    A crash keeps the unsynced changes up to some point, chosen by chance, and drops those after
-    it: changes reach the disk in their order.
+    A crash keeps a random number of the first unsynced changes and drops the others: changes reach
+    the disk in their order.
     """
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
-        # What the node sees, and what a crash cannot take away.
+        # The files that the node sees, and those that survive a crash.
         self._files: dict[str, bytes] = {}
         self._synced: dict[str, bytes] = {}
         # Changes since the last sync, in order; None deletes.
         self._unsynced: list[tuple[str, bytes | None]] = []
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file as a whole."""
+        """Create or replace a file."""
         if not isinstance(data, bytes):
-            raise UsageError(f"a disk keeps bytes, not {type(data).__name__}")
+            raise UsageError(f"cannot write {type(data).__name__} to a disk; write bytes")
         self._change(name, data)
 
     def read(self, name: str) -> bytes | None:
-        """What a file holds; None if there is none."""
+        """Return the content of a file, or None if it does not exist."""
         return self._files.get(name)
 
     def delete(self, name: str) -> None:
-        """Remove a file, if there is one."""
+        """Delete a file, if it exists."""
         if name in self._files:
             self._change(name, None)
 
     def names(self) -> list[str]:
-        """All files, in the order of their names."""
+        """Return the names of all files, sorted."""
         return sorted(self._files)
 
     def sync(self) -> None:
-        """Make sure that everything so far survives."""
+        """Make all changes so far survive a crash."""
         self._synced = dict(self._files)
         self._unsynced.clear()
 
     def crash(self) -> int:
-        """Drop what chance takes of the unsynced changes; returns how many were dropped."""
-        kept = self._rng.randint(0, len(self._unsynced)) if self._unsynced else 0
-        dropped = len(self._unsynced) - kept
-        for name, data in self._unsynced[:kept]:
+        """Drop a random part of the unsynced changes; return how many were dropped."""
+        kept_count = self._rng.randint(0, len(self._unsynced)) if self._unsynced else 0
+        dropped = len(self._unsynced) - kept_count
+        for name, data in self._unsynced[:kept_count]:
             _apply(self._synced, name, data)
         self._files = dict(self._synced)
         self._unsynced.clear()

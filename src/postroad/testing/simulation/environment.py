@@ -1,8 +1,8 @@
-"""The world outside of the loop: clocks, chance, the host and its load, garbage.
+"""The simulated environment: clocks, random sources, host name and load, garbage collection.
 
-While a simulation runs, code that asks the operating system gets answers that follow from the
-seed. Out of reach are names that a module imported itself (`from time import monotonic`), and what
-reads a clock without asking `time`: `datetime.now()`, `time.localtime()`.
+While a simulation runs, values of the operating system are derived from the seed. Not replaced are
+functions that a module has imported by name (`from time import monotonic`), and clocks that do not
+use `time`: `datetime.now()`, `time.localtime()`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from postroad.testing.simulation.loop import SimLoop
 from postroad.testing.simulation.process import CURRENT_PROCESS
 
 EPOCH_S = 1_767_225_600
-"""What wall clocks show when a simulation begins: the first second of 2026, UTC."""
+"""The wall clock at the start of a simulation: the first second of 2026, UTC."""
 
 _NS = 1_000_000_000
-# Young garbage is collected at every sweep of the loop, older garbage more rarely.
+# Young garbage is collected at every sweep of the loop, older garbage less often.
 _SWEEPS_PER_GENERATION = 20
 
 
 @contextmanager
 def simulated_environment(loop: SimLoop, rng: Random) -> Iterator[None]:
-    """Have clocks and chance come from the simulation, and restore everything afterwards."""
+    """Replace clocks and random sources by simulated ones, and restore them afterwards."""
     with ExitStack() as stack:
         _replace_clocks(stack, loop)
-        _replace_chance(stack, rng)
+        _replace_random(stack, rng)
         _replace_host(stack, loop)
         stack.enter_context(_collecting_at_sweeps(loop))
         yield
@@ -47,7 +47,7 @@ def _replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
 def _replace_host(stack: ExitStack, loop: SimLoop) -> None:
     _replace(stack, socket, "gethostname", lambda: loop.current_process.host.name)
     _replace(stack, socket, "getaddrinfo", loop.network.names.getaddrinfo)
-    # Processors are infinitely fast.
+    # Simulated processors are infinitely fast.
     _replace(stack, os, "getloadavg", lambda: (0.0, 0.0, 0.0))
 
 
@@ -55,16 +55,16 @@ def _replace_clocks(stack: ExitStack, loop: SimLoop) -> None:
     now = loop.time
 
     def wall_clock() -> float:
-        lane = CURRENT_PROCESS.get()
-        return EPOCH_S + now() + (0.0 if lane is None else lane.clock_offset_s)
+        process = CURRENT_PROCESS.get()
+        return EPOCH_S + now() + (0.0 if process is None else process.clock_offset_s)
 
     def in_ns(clock: Callable[[], float]) -> Callable[[], int]:
         return lambda: round(clock() * _NS)
 
     def wall_clock_ns() -> int:
-        # Apart from the epoch, so that no digit of the seconds is lost.
-        lane = CURRENT_PROCESS.get()
-        offset_s = 0.0 if lane is None else lane.clock_offset_s
+        # The epoch is added as an integer, so that no digit of the seconds is lost.
+        process = CURRENT_PROCESS.get()
+        offset_s = 0.0 if process is None else process.clock_offset_s
         return EPOCH_S * _NS + round((now() + offset_s) * _NS)
 
     _replace(stack, time, "time", wall_clock)
@@ -74,7 +74,7 @@ def _replace_clocks(stack: ExitStack, loop: SimLoop) -> None:
         _replace(stack, time, f"{name}_ns", in_ns(now))
 
 
-def _replace_chance(stack: ExitStack, rng: Random) -> None:
+def _replace_random(stack: ExitStack, rng: Random) -> None:
     seed_of_system = Random.seed
 
     def seed(self: Random, a: Any = None, version: int = 2) -> None:
@@ -83,15 +83,15 @@ def _replace_chance(stack: ExitStack, rng: Random) -> None:
     stack.callback(random.setstate, random.getstate())
     random.seed(rng.getrandbits(256))
     _replace(stack, os, "urandom", rng.randbytes)
-    # What `secrets` and SystemRandom call.
+    # The source of `secrets` and SystemRandom.
     _replace(stack, random, "_urandom", rng.randbytes)
     _replace(stack, Random, "seed", seed)
 
 
 class _Frozen:
-    """Whether the program that simulates has frozen its objects itself.
+    """Whether the program that runs the simulation has frozen objects itself.
 
-    Counting them takes as long as looking at all of them: once there are some, they stay.
+    Counting frozen objects is slow, so the result is cached once there are some.
     """
 
     by_others = False
@@ -104,9 +104,9 @@ def _is_frozen_by_others() -> bool:
 
 @contextmanager
 def _collecting_at_sweeps(loop: SimLoop) -> Iterator[None]:
-    """Collect garbage after fixed numbers of callbacks: what it finds may act."""
+    """Collect garbage after a fixed number of callbacks, because finalizers may act."""
     was_enabled = gc.isenabled()
-    # What exists already need not be looked at again and again.
+    # Existing objects need not be scanned at every collection.
     does_freeze = not _is_frozen_by_others()
     sweeps = 0
 
@@ -117,7 +117,7 @@ def _collecting_at_sweeps(loop: SimLoop) -> Iterator[None]:
 
     gc.disable()
     if does_freeze:
-        # What is garbage by now would be kept with it.
+        # Current garbage would be frozen with the rest.
         gc.collect()
         gc.freeze()
     loop.on_sweep = sweep

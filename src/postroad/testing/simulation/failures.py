@@ -1,4 +1,4 @@
-"""Ways in which a run can go wrong. The exit code of the program tells them apart."""
+"""Failures of a run, each with its exit code."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from contextvars import ContextVar
 from typing import ClassVar, TypeAlias
 
 CRASH = 127
-"""Something raised that should not have."""
+"""The exit code of an unexpected exception."""
 
 
 class SimulationFailure(Exception):
-    """A checker found a rule broken."""
+    """A rule of the scenario is violated."""
 
     exit_code: ClassVar[int]
     kind: ClassVar[str]
 
 
 class LivenessFailure(SimulationFailure):
-    """Something that had to happen did not."""
+    """Something that must happen did not (liveness)."""
 
     exit_code = 128
     kind = "liveness"
 
 
 class SafetyFailure(SimulationFailure):
-    """Something happened that must not."""
+    """Something happened that must not (safety)."""
 
     exit_code = 129
     kind = "correctness"
@@ -34,11 +34,11 @@ class SafetyFailure(SimulationFailure):
 Reporter: TypeAlias = Callable[[BaseException], None]
 
 REPORTER: ContextVar[Reporter | None] = ContextVar("postroad_reporter", default=None)
-"""Where a simulated process tells of failures; node code may swallow what is merely raised."""
+"""Callback for failures of a simulated process; code of a node may swallow exceptions."""
 
 
 def require(holds: bool, claim: str) -> None:
-    """Fail the run as incorrect unless the claim holds."""
+    """Raise a SafetyFailure unless the claim holds."""
     if not holds:
         failure = SafetyFailure(claim)
         report = REPORTER.get()

@@ -1,4 +1,4 @@
-"""An asyncio event loop with virtual time, seeded scheduling and a network in memory."""
+"""An asyncio event loop with virtual time, seeded scheduling and a memory network."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ logger = logging.getLogger("asyncio")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# How long a function given to an executor seems to take, at most.
+# Maximum virtual time of a function in an executor.
 _EXECUTOR_S_MAX = 0.001
 
 
 class SimLoop(SimScheduler, SimLoopNetwork):
-    """Runs unchanged asyncio code in no time, the same way for the same seed.
+    """Runs unchanged asyncio code in virtual time, deterministically for each seed.
 
         with asyncio.Runner(loop_factory=lambda: SimLoop(seed=7)) as runner:
             runner.run(main())
 
     Args:
-        seed: decides everything that is left to chance.
-        log: where the network writes what happens; a log of its own by default.
+        seed: determines all random decisions.
+        log: receives the events of the network; a new log by default.
         callbacks_per_moment_max: more callbacks without time passing are a LivenessFailure.
     """
 
@@ -54,7 +54,7 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         self._is_running = False
         self.slow_callback_duration = 0.1
         self._debug = False
-        # Called for exceptions nobody handles, instead of logging them.
+        # Called for unhandled exceptions, instead of logging them.
         self.on_unhandled: Callable[[dict[str, Any]], object] | None = None
         self._task_factory: Callable[..., asyncio.Future[Any]] | None = None
         self._async_generators: WeakValueDictionary[int, AsyncGenerator[Any, Any]]
@@ -68,17 +68,17 @@ class SimLoop(SimScheduler, SimLoopNetwork):
 
     @property
     def current_process(self) -> SimProcess:
-        """The process of the code that runs."""
+        """The process of the code that is running."""
         return CURRENT_PROCESS.get() or self._active
 
     # Running.
 
     def run_forever(self) -> None:
-        """Run until stopped; nothing left to run is a LivenessFailure."""
+        """Run until stopped; raise LivenessFailure if nothing is scheduled any more."""
         self.run_until_time(math.inf)
 
     def run_until_time(self, deadline: float) -> None:
-        """Run until stopped, or until nothing more is to happen before the deadline."""
+        """Run until stopped, or until nothing is scheduled before the deadline."""
         self._check_closed()
         with self._running():
             while not self._is_halted:
@@ -87,7 +87,7 @@ class SimLoop(SimScheduler, SimLoopNetwork):
                     break
                 moment = self.next_moment()
                 if moment is None:
-                    raise LivenessFailure("deadlock: everybody waits and nothing is planned")
+                    raise LivenessFailure("deadlock: all tasks wait and nothing is scheduled")
                 if moment > deadline:
                     self._pass_time(deadline)
                     return
@@ -97,7 +97,7 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         self.raise_failure()
 
     def advance(self, until: float) -> None:
-        """Run everything planned up to a moment, and make it that moment."""
+        """Run everything scheduled until a time, and set the clock to that time."""
         self._check_closed()
         with self._running():
             while True:
@@ -113,18 +113,18 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         self.raise_failure()
 
     def _run_last_batch(self) -> None:
-        """Run what was ready when the loop was stopped, as asyncio does, and nothing newer."""
-        for lane in list(self._ready):
-            for _ in range(len(lane.queue)):
-                if not lane.is_listed or not lane.queue:
-                    break  # It was paused or killed meanwhile.
-                handle = lane.queue.popleft()
+        """Run the callbacks that were ready when the loop was stopped, as asyncio does."""
+        for process in list(self._ready):
+            for _ in range(len(process.queue)):
+                if not process.is_listed or not process.queue:
+                    break  # The process was paused or killed meanwhile.
+                handle = process.queue.popleft()
                 if not handle.cancelled():
                     self.callbacks += 1
-                    self._active = lane
+                    self._active = process
                     handle._run()
-            if not lane.queue:
-                self._mark_idle(lane)
+            if not process.queue:
+                self._mark_idle(process)
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -132,12 +132,12 @@ class SimLoop(SimScheduler, SimLoopNetwork):
             raise RuntimeError("This event loop is already running")
         if asyncio._get_running_loop() is not None:
             raise UsageError(
-                "another event loop runs in this thread: drive a simulation from plain functions"
+                "cannot run a simulation inside another event loop: run it from plain functions"
             )
         hooks = sys.get_asyncgen_hooks()
         self._is_running = True
         asyncio._set_running_loop(self)
-        sys.set_asyncgen_hooks(self._begin_generator, self._finalize_generator)
+        sys.set_asyncgen_hooks(self._on_generator_started, self._on_generator_finalized)
         try:
             yield
         finally:
@@ -147,7 +147,7 @@ class SimLoop(SimScheduler, SimLoopNetwork):
             self._active = self.own
 
     def raise_failure(self) -> None:
-        """Raise what the run failed with, if anything did."""
+        """Raise the failure of the run, if there is one."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -164,7 +164,7 @@ class SimLoop(SimScheduler, SimLoopNetwork):
             self.run_forever()
         except BaseException:
             if is_ours and waited.done() and not waited.cancelled():
-                waited.exception()  # The caller sees another one; this one counts as seen.
+                waited.exception()  # Mark it as retrieved: the caller gets another exception.
             raise
         finally:
             waited.remove_done_callback(self._stop_after)
@@ -176,31 +176,31 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         self.stop()
 
     def stop(self) -> None:
-        """End `run_forever` after the callbacks that are ready."""
+        """Stop `run_forever` after the callbacks that are ready."""
         self._is_halted = True
 
     def is_running(self) -> bool:
-        """Whether it runs now."""
+        """Whether the loop is running."""
         return self._is_running
 
     def is_closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the loop is closed."""
         return self._is_closed
 
     def close(self) -> None:
-        """Forget everything; nothing can be scheduled any more."""
+        """Drop all callbacks; nothing can be scheduled any more."""
         if self._is_running:
             raise RuntimeError("Cannot close a running event loop")
         self._is_closed = True
         self._timers.clear()
-        for lane in list(self._ready):
-            self._mark_idle(lane)
-            lane.queue.clear()
+        for process in list(self._ready):
+            self._mark_idle(process)
+            process.queue.clear()
 
     # Futures, tasks, executors.
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future of this loop."""
+        """Return a new future of this loop."""
         return asyncio.Future(loop=self)
 
     def create_task(
@@ -227,20 +227,20 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         return task
 
     def set_task_factory(self, factory: Callable[..., asyncio.Future[Any]] | None) -> None:
-        """Have tasks made by something else."""
+        """Set the factory of tasks."""
         self._task_factory = factory
 
     def get_task_factory(self) -> Any:
-        """What makes tasks; None stands for asyncio's own."""
+        """Return the factory of tasks; None means asyncio's."""
         return self._task_factory
 
     def run_in_executor(
         self, executor: object, func: Callable[[*Ts], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        """Run the function now; its result comes a little later, as from another thread."""
+        """Run the function now; its result arrives a little later, as from another thread."""
         self._check_closed()
         future: asyncio.Future[T] = self.create_future()
-        # As in another thread, no loop runs where the function runs.
+        # As in another thread, the function sees no running loop.
         asyncio._set_running_loop(None)
         try:
             settle = partial(future.set_result, func(*args))
@@ -253,39 +253,41 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         return future
 
     def set_default_executor(self, executor: object) -> None:
-        """Accepted and not used: functions run in the loop's own thread."""
+        """Ignore the executor: functions run in the thread of the loop."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """There is none."""
+        """Do nothing: there is no executor."""
 
     # Asynchronous generators.
 
-    def _begin_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+    def _on_generator_started(self, generator: AsyncGenerator[Any, Any]) -> None:
         self._generator_count += 1
         self._async_generators[self._generator_count] = generator
 
-    def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+    def _on_generator_finalized(self, generator: AsyncGenerator[Any, Any]) -> None:
         if not (self._is_closed or self.current_process.is_dead):
             self.create_task(generator.aclose())
 
     async def shutdown_asyncgens(self) -> None:
-        """Close the asynchronous generators that were begun and not ended."""
+        """Close the asynchronous generators that were started and have not finished."""
         generators = list(self._async_generators.values())
         self._async_generators.clear()
-        await asyncio.gather(*(it.aclose() for it in generators), return_exceptions=True)
+        await asyncio.gather(
+            *(generator.aclose() for generator in generators), return_exceptions=True
+        )
 
     # Errors and debugging.
 
     def get_exception_handler(self) -> ExceptionHandler | None:
-        """What the process of the caller has set for exceptions nobody handles."""
+        """Return the handler of unhandled exceptions in the process of the caller."""
         return self.current_process.exception_handler
 
     def set_exception_handler(self, handler: ExceptionHandler | None) -> None:
-        """Have something else called for exceptions nobody handles in the caller's process."""
+        """Set the handler of unhandled exceptions in the process of the caller."""
         self.current_process.exception_handler = handler
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """Log them; in a cluster they fail the run."""
+        """Log an unhandled exception; in a SimCluster it fails the run."""
         if self.on_unhandled is not None:
             self.on_unhandled(context)
             return
@@ -294,7 +296,7 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         logger.error("\n".join(lines), exc_info=context.get("exception"))
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Called by asyncio for exceptions nobody handles."""
+        """Handle an exception that asyncio reports as unhandled."""
         handler = self.current_process.exception_handler
         if handler is None:
             self.default_exception_handler(context)
@@ -317,9 +319,9 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         self._debug = enabled
 
     def add_signal_handler(self, sig: int, callback: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Have the process of the caller react to a signal that the test sends it."""
+        """Set the handler of a signal that the test sends to the process of the caller."""
         self.current_process.signal_handlers[int(sig)] = (callback, args)
 
     def remove_signal_handler(self, sig: int) -> bool:
-        """Forget what `add_signal_handler` set."""
+        """Remove the handler of a signal."""
         return self.current_process.signal_handlers.pop(int(sig), None) is not None

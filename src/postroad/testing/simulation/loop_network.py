@@ -1,4 +1,4 @@
-"""What a simulated loop does not do: each call says what to do instead."""
+"""The network part of the simulated event loop, and the calls that cannot be simulated."""
 
 from __future__ import annotations
 
@@ -9,135 +9,85 @@ from typing import Any, NoReturn, TypeVar, cast
 from postroad.core.errors import UsageError
 from postroad.testing.simulation.network import MemoryNetwork
 
+ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
-def raise_unsupported(what: str, remedy: str) -> NoReturn:
-    """Say that something cannot be simulated."""
-    raise UsageError(f"{what} cannot be simulated: {remedy}")
-
-
-class UnsupportedCalls(asyncio.AbstractEventLoop):
-    """Everything of an event loop that reaches outside of the simulation."""
-
-    async def subprocess_exec(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_unsupported("a subprocess", "add a node to the SimCluster that does its work")
-
-    async def subprocess_shell(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_unsupported("a subprocess", "add a node to the SimCluster that does its work")
-
-    async def connect_read_pipe(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_unsupported("a pipe", "use a connection of the memory network")
-
-    async def connect_write_pipe(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_unsupported("a pipe", "use a connection of the memory network")
-
-    async def create_unix_connection(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_unsupported("a Unix socket", "connect to a host and a port")
-
-    async def create_unix_server(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_unsupported("a Unix socket", "listen at a host and a port")
-
-    async def start_tls(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_unsupported("TLS", "run the node without it, and test TLS over real sockets")
-
-    async def sendfile(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_unsupported("sendfile", "read the file and write() what it holds")
-
-    async def connect_accepted_socket(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_raw_socket_unsupported()
-
-    async def sock_recv(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_raw_socket_unsupported()
-
-    async def sock_recv_into(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_raw_socket_unsupported()
-
-    async def sock_recvfrom(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_raw_socket_unsupported()
-
-    async def sock_recvfrom_into(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_raw_socket_unsupported()
-
-    async def sock_sendall(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_raw_socket_unsupported()
-
-    async def sock_sendto(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_raw_socket_unsupported()
-
-    async def sock_sendfile(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_raw_socket_unsupported()
-
-    async def sock_connect(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_raw_socket_unsupported()
-
-    async def sock_accept(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_raw_socket_unsupported()
-
-    def add_reader(self, *args: Any, **options: Any) -> NoReturn:  # type: ignore[override]  # Any.
-        """Refused."""
-        raise_raw_socket_unsupported()
-
-    def remove_reader(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_raw_socket_unsupported()
-
-    def add_writer(self, *args: Any, **options: Any) -> NoReturn:  # type: ignore[override]  # Any.
-        """Refused."""
-        raise_raw_socket_unsupported()
-
-    def remove_writer(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise_raw_socket_unsupported()
+_NO_SUBPROCESS = ("a subprocess", "add a node to the SimCluster that does its work")
+_NO_PIPE = ("a pipe", "use a connection of the memory network")
+_NO_UNIX_SOCKET = ("a Unix socket", "use a host and a port")
+_NO_TLS = ("TLS", "run the node without it, and test TLS over real sockets")
+_NO_RAW_SOCKET = (
+    "a raw socket",
+    "use create_connection, create_server or create_datagram_endpoint",
+)
 
 
-def raise_raw_socket_unsupported() -> NoReturn:
-    """Say that descriptors of the operating system are out of reach."""
-    raise_unsupported(
-        "a raw socket", "use create_connection, create_server or create_datagram_endpoint"
-    )
+def raise_unsupported(feature: str, remedy: str) -> NoReturn:
+    """Raise a UsageError that names the feature and what to use instead."""
+    raise UsageError(f"{feature} cannot be simulated: {remedy}")
 
 
 def check_endpoint_options(ssl: object = None, sock: object = None) -> None:
-    """Refuse what the arguments of an endpoint ask for and the memory network has not."""
+    """Raise a UsageError for options of an endpoint that the memory network does not have."""
     if ssl:
-        raise_unsupported("TLS", "run the node without it, and test TLS over real sockets")
+        raise_unsupported(*_NO_TLS)
     if sock is not None:
-        raise_raw_socket_unsupported()
+        raise_unsupported(*_NO_RAW_SOCKET)
 
 
-ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
+def _unsupported(feature: str, remedy: str) -> Any:
+    """Return a coroutine method that raises a UsageError."""
+
+    async def method(self: object, *args: object, **options: object) -> NoReturn:
+        raise_unsupported(feature, remedy)
+
+    return method
 
 
-class SimLoopNetwork(UnsupportedCalls):
-    """Everything of an event loop that opens or finds something at the network."""
+def _unsupported_call(feature: str, remedy: str) -> Any:
+    """Return a plain method that raises a UsageError."""
+
+    def method(self: object, *args: object, **options: object) -> NoReturn:
+        raise_unsupported(feature, remedy)
+
+    return method
+
+
+class SimLoopNetwork(asyncio.AbstractEventLoop):
+    """The methods of an event loop that open connections, servers and other resources."""
+
+    subprocess_exec = _unsupported(*_NO_SUBPROCESS)
+    subprocess_shell = _unsupported(*_NO_SUBPROCESS)
+    connect_read_pipe = _unsupported(*_NO_PIPE)
+    connect_write_pipe = _unsupported(*_NO_PIPE)
+    create_unix_connection = _unsupported(*_NO_UNIX_SOCKET)
+    create_unix_server = _unsupported(*_NO_UNIX_SOCKET)
+    start_tls = _unsupported(*_NO_TLS)
+    sendfile = _unsupported("sendfile", "read the file and write() its content")
+    connect_accepted_socket = _unsupported(*_NO_RAW_SOCKET)
+    sock_recv = _unsupported(*_NO_RAW_SOCKET)
+    sock_recv_into = _unsupported(*_NO_RAW_SOCKET)
+    sock_recvfrom = _unsupported(*_NO_RAW_SOCKET)
+    sock_recvfrom_into = _unsupported(*_NO_RAW_SOCKET)
+    sock_sendall = _unsupported(*_NO_RAW_SOCKET)
+    sock_sendto = _unsupported(*_NO_RAW_SOCKET)
+    sock_sendfile = _unsupported(*_NO_RAW_SOCKET)
+    sock_connect = _unsupported(*_NO_RAW_SOCKET)
+    sock_accept = _unsupported(*_NO_RAW_SOCKET)
+    add_reader = _unsupported_call(*_NO_RAW_SOCKET)
+    remove_reader = _unsupported_call(*_NO_RAW_SOCKET)
+    add_writer = _unsupported_call(*_NO_RAW_SOCKET)
+    remove_writer = _unsupported_call(*_NO_RAW_SOCKET)
 
     network: MemoryNetwork
 
     async def getaddrinfo(
         self, host: bytes | str | None, port: bytes | str | int | None, **options: Any
     ) -> list[tuple[Any, ...]]:
-        """Ask the memory network's names."""
+        """Resolve a name with the name service of the memory network."""
         return await self.network.resolve(host, port, **options)
 
     async def getnameinfo(self, sockaddr: tuple[Any, ...], flags: int = 0) -> tuple[str, str]:
-        """The name of the host at an address."""
+        """Return the name of the host at an address."""
         return await self.network.look_up_name(sockaddr)
 
     async def create_connection(
@@ -155,7 +105,7 @@ class SimLoopNetwork(UnsupportedCalls):
         check_endpoint_options(ssl=ssl, sock=sock)
         return await self.network.connect(protocol_factory, host, port, local_addr)
 
-    async def create_server(  # type: ignore[override]  # Refuses some options.
+    async def create_server(  # type: ignore[override]  # Rejects some options.
         self,
         protocol_factory: Callable[[], asyncio.BaseProtocol],
         host: str | list[str] | None = None,
@@ -166,14 +116,14 @@ class SimLoopNetwork(UnsupportedCalls):
         start_serving: bool = True,
         **options: Any,
     ) -> asyncio.Server:
-        """Listen at a host of the memory network, which must be the caller's own."""
+        """Listen at the simulated host of the caller."""
         check_endpoint_options(ssl=ssl, sock=sock)
         server = self.network.listen(protocol_factory, host, port or 0)
         if start_serving:
             await server.start_serving()
         return cast("asyncio.Server", server)
 
-    async def create_datagram_endpoint(  # type: ignore[override]  # Refuses some options.
+    async def create_datagram_endpoint(  # type: ignore[override]  # Rejects some options.
         self,
         protocol_factory: Callable[[], ProtocolT],
         local_addr: tuple[str, int] | None = None,
@@ -182,7 +132,7 @@ class SimLoopNetwork(UnsupportedCalls):
         sock: object = None,
         **options: Any,
     ) -> tuple[asyncio.DatagramTransport, ProtocolT]:
-        """Open a datagram socket at the caller's host."""
+        """Open a datagram socket at the simulated host of the caller."""
         check_endpoint_options(sock=sock)
         if local_addr is None and remote_addr is None and not options.get("family"):
             raise ValueError("unexpected address family")

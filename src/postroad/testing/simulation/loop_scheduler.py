@@ -1,6 +1,6 @@
-"""Who runs next: queues of callbacks, timers, virtual time and seeded choice between processes.
+"""Scheduling: queues of callbacks, timers, virtual time, seeded choice between processes.
 
-The loop's hot path. Time moves only when nothing is ready, to the moment of the next timer.
+The hot path of the loop. Time moves only when nothing is ready, to the time of the next timer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from postroad.testing.simulation.failures import LivenessFailure
 from postroad.testing.simulation.process import CURRENT_PROCESS, SimProcess
 
 CALLBACKS_PER_MOMENT_MAX = 500_000
-"""More callbacks without any time passing mean that it never will."""
+"""More callbacks at one moment of virtual time mean an endless loop."""
 
-# Cancelled timers are swept out when there are so many, and more than of the others.
+# Cancelled timers are removed when there are so many, and more than half are cancelled.
 _CANCELLED_MAX = 100
-# How many callbacks pass between two calls of `on_sweep`.
+# Callbacks between two calls of `on_sweep`.
 _SWEEP_STEP = 10_000
 
 Ts = TypeVarTuple("Ts")
@@ -35,55 +35,55 @@ class SimScheduler(asyncio.AbstractEventLoop):
         self._random = rng.random
         self._per_moment_max = callbacks_per_moment_max
         self._now = 0.0
-        # Lanes with something to run.
+        # Processes with callbacks to run.
         self._ready: list[SimProcess] = []
         self._timers: list[_Timer] = []
         self._order = count()
         self._cancelled = 0
-        # Callbacks run so far, and how many there were when time last moved.
+        # Callbacks run so far, and their number when time last moved.
         self.callbacks = 0
         self._callbacks_before = 0
         self._next_sweep = _SWEEP_STEP
-        # Called every now and then, after a fixed number of callbacks.
+        # Called after every fixed number of callbacks.
         self.on_sweep: Callable[[], object] | None = None
-        # Set when the loop has to end after the callback that runs.
+        # Set when the loop has to stop after the current callback.
         self._is_halted = False
-        # The failure to raise, and all there have been: one may be reported more than once.
+        # The failure to raise, and all failures: one may be reported more than once.
         self._failure: BaseException | None = None
         self._failures: list[BaseException] = []
         self._is_closed = False
-        # What belongs to no simulated process: the test itself, and the network.
+        # The process of the test itself and of the network.
         self.own: SimProcess
-        # Whose callback runs; code in a context that names no lane belongs to it.
+        # The process of the current callback; code in a context without a process belongs to it.
         self._active: SimProcess
-        # Told of each failure when it is reported.
+        # Called for each failure.
         self.on_failure: Callable[[BaseException], object] | None = None
 
     # Scheduling.
 
     def time(self) -> float:
-        """Seconds of virtual time since the loop was made."""
+        """Return the seconds of virtual time since the loop was created."""
         return self._now
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """Run a callback when those of its process that wait now have run."""
+        """Run a callback after those of its process that are ready now."""
         if self._is_closed:
             self._check_closed()
         if context is None:
             context = copy_context()
         handle = asyncio.Handle(callback, args, self, context)
-        lane = context.get(CURRENT_PROCESS) or self._active
-        lane.queue.append(handle)
-        if not lane.is_listed:
-            self._mark_ready(lane)
+        process = context.get(CURRENT_PROCESS) or self._active
+        process.queue.append(handle)
+        if not process.is_listed:
+            self._mark_ready(process)
         return handle
 
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """The same: nothing of a simulation runs in another thread."""
+        """Run a callback like call_soon(): a simulation has one thread."""
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
@@ -93,7 +93,7 @@ class SimScheduler(asyncio.AbstractEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run a callback in so many seconds."""
+        """Run a callback after so many seconds of virtual time."""
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(
@@ -103,60 +103,60 @@ class SimScheduler(asyncio.AbstractEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run a callback at a moment of virtual time."""
+        """Run a callback at a virtual time."""
         if self._is_closed:
             self._check_closed()
         if context is None:
             context = copy_context()
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        lane = context.get(CURRENT_PROCESS) or self._active
-        if not lane.is_dead:
-            heapq.heappush(self._timers, (when, next(self._order), timer, lane))
-            timer._scheduled = True  # type: ignore[attr-defined]  # Asks for the call below.
+        process = context.get(CURRENT_PROCESS) or self._active
+        if not process.is_dead:
+            heapq.heappush(self._timers, (when, next(self._order), timer, process))
+            timer._scheduled = True  # type: ignore[attr-defined]  # Requests the call below.
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Called by timers that are cancelled; part of asyncio's interface of loops."""
+        """Count a cancelled timer; asyncio calls this method of loops."""
         if not handle._scheduled:  # type: ignore[attr-defined]  # As above.
             return
         self._cancelled += 1
         if self._cancelled > _CANCELLED_MAX and 2 * self._cancelled > len(self._timers):
-            self._timers = [it for it in self._timers if not it[2].cancelled()]
+            self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
             heapq.heapify(self._timers)
             self._cancelled = 0
 
-    # Lanes.
+    # Processes.
 
-    def _mark_ready(self, lane: SimProcess) -> None:
-        if not (lane.is_dead or lane.is_paused):
-            lane.is_listed = True
-            self._ready.append(lane)
+    def _mark_ready(self, process: SimProcess) -> None:
+        if not (process.is_dead or process.is_paused):
+            process.is_listed = True
+            self._ready.append(process)
 
-    def _mark_idle(self, lane: SimProcess) -> None:
-        if lane.is_listed:
-            lane.is_listed = False
-            self._ready.remove(lane)
+    def _mark_idle(self, process: SimProcess) -> None:
+        if process.is_listed:
+            process.is_listed = False
+            self._ready.remove(process)
 
-    def pause(self, lane: SimProcess) -> None:
-        """Run nothing of the lane until it is resumed."""
-        lane.is_paused = True
-        self._mark_idle(lane)
+    def pause(self, process: SimProcess) -> None:
+        """Run no callback of the process until it is resumed."""
+        process.is_paused = True
+        self._mark_idle(process)
 
-    def resume(self, lane: SimProcess) -> None:
-        """Run what has waited, and go on."""
-        lane.is_paused = False
-        if lane.queue and not lane.is_listed:
-            self._mark_ready(lane)
+    def resume(self, process: SimProcess) -> None:
+        """Run the callbacks that have waited, and continue."""
+        process.is_paused = False
+        if process.queue and not process.is_listed:
+            self._mark_ready(process)
 
-    def kill(self, lane: SimProcess) -> None:
-        """Run nothing of the lane ever again."""
-        self._mark_idle(lane)
-        lane.kill()
+    def kill(self, process: SimProcess) -> None:
+        """Drop all callbacks of the process, now and in the future."""
+        self._mark_idle(process)
+        process.kill()
 
     # Running.
 
     def fail(self, error: BaseException) -> None:
-        """End the run with an error, after the callback that runs; the first one counts."""
+        """Fail the run with an error, after the current callback; the first error counts."""
         if not self.has_failed_with(error):
             self._failures.append(error)
             if self._failure is None:
@@ -166,11 +166,11 @@ class SimScheduler(asyncio.AbstractEventLoop):
         self._is_halted = True
 
     def has_failed_with(self, error: BaseException) -> bool:
-        """Whether that very error was reported already."""
-        return any(it is error for it in self._failures)
+        """Whether this error object was reported already."""
+        return any(failure is error for failure in self._failures)
 
     def next_moment(self) -> float | None:
-        """When something is to run: now if anything is ready, None if nothing is planned."""
+        """Return the time of the next callback: now if one is ready, None if none is scheduled."""
         if self._ready:
             return self._now
         timers = self._timers
@@ -187,18 +187,18 @@ class SimScheduler(asyncio.AbstractEventLoop):
         last = self._callbacks_before + self._per_moment_max
         while ready:
             index = int(random() * len(ready)) if len(ready) > 1 else 0
-            lane = ready[index]
-            queue = lane.queue
+            process = ready[index]
+            queue = process.queue
             handle = queue.popleft()
             if not queue:
-                lane.is_listed = False
+                process.is_listed = False
                 ready[index] = ready[-1]
                 ready.pop()
-            if not handle._cancelled:  # Quicker than its method.
+            if not handle._cancelled:  # Faster than its method.
                 self.callbacks += 1
-                self._active = lane
+                self._active = process
                 handle._run()
-            # This frame may outlive its end in a traceback; what has run must not.
+            # A traceback may keep this frame alive; it must not keep the handle alive.
             del handle
             if self._is_halted:
                 return
@@ -209,26 +209,26 @@ class SimScheduler(asyncio.AbstractEventLoop):
                 )
 
     def _move_time(self, moment: float) -> None:
-        """Make the timers of a moment ready."""
+        """Move the clock to a time, and make its timers ready."""
         self._now = moment
         self._callbacks_before = self.callbacks
         timers = self._timers
         while timers and timers[0][0] <= moment:
-            _, _, timer, lane = heapq.heappop(timers)
+            _, _, timer, process = heapq.heappop(timers)
             timer._scheduled = False  # type: ignore[attr-defined]  # As above.
             if timer.cancelled():
                 self._cancelled -= 1
                 continue
-            lane.queue.append(timer)
-            if not lane.is_listed:
-                self._mark_ready(lane)
+            process.queue.append(timer)
+            if not process.is_listed:
+                self._mark_ready(process)
         if self.callbacks >= self._next_sweep:
             self._next_sweep = self.callbacks + _SWEEP_STEP
             if self.on_sweep is not None:
                 self.on_sweep()
 
     def _pass_time(self, until: float) -> None:
-        """Make it a moment at which nothing happens."""
+        """Move the clock to a time without timers."""
         self._now = max(self._now, until)
         self._callbacks_before = self.callbacks
 

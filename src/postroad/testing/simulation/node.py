@@ -1,4 +1,4 @@
-"""One simulated node: a machine with a disk, and the process that runs on it."""
+"""A simulated node: a host with a disk, and the process that runs on it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from postroad.testing.simulation.cluster import SimCluster
 
 NodeProgram: TypeAlias = "Callable[[SimNode], Awaitable[object]]"
-"""The main program of a node's process. When it returns, the process is over."""
+"""The main coroutine of a node's process; when it returns, the process exits."""
 
 
 class SimNode:
-    """Made by `SimCluster.add`.
+    """A simulated node, created by `SimCluster.add`.
 
     Attributes:
-        name: its name, which is also its host's.
-        host: its address.
-        disk: what it keeps over restarts.
-        starts: how often it was started.
-        failure: what its program raised, the last time it ended by itself.
+        name: the name of the node and of its host.
+        host: the address of the host.
+        disk: files that survive restarts.
+        starts: how often the node was started.
+        failure: the exception of its program when it last exited by itself.
     """
 
     def __init__(
@@ -43,144 +43,144 @@ class SimNode:
         self.failure: BaseException | None = None
         self.clock_offset_s = 0.0
         self._may_fail = False
-        # Set while the process lives.
-        self._lane: SimProcess | None = None
+        # Set while the process runs.
+        self._process: SimProcess | None = None
         self._main: asyncio.Task[None] | None = None
         self._wake_up: asyncio.TimerHandle | None = None
 
-    # What it is.
+    # State.
 
     @property
     def is_running(self) -> bool:
-        """Whether its process lives; a paused one does."""
-        return self._lane is not None
+        """Whether its process exists; a paused one does."""
+        return self._process is not None
 
     @property
     def is_paused(self) -> bool:
-        """Whether its process lives and does not get to run."""
-        return self._lane is not None and self._lane.is_paused
+        """Whether its process exists and is paused."""
+        return self._process is not None and self._process.is_paused
 
     @property
-    def lane(self) -> SimProcess:
-        """Its process, as the loop sees it."""
-        if self._lane is None:
-            raise UsageError(f"node {self.name!r} does not run: start() it first")
-        return self._lane
+    def process(self) -> SimProcess:
+        """The current process of the node."""
+        if self._process is None:
+            raise UsageError(f"node {self.name!r} is not running: start() it first")
+        return self._process
 
-    # Its life.
+    # Lifecycle.
 
     def start(self, *, may_fail: bool = False) -> None:
-        """Turn the machine on if it is off, and run the program in a new process.
+        """Turn the host on if it is off, and run the program in a new process.
 
         Args:
-            may_fail: whether the program may raise; otherwise that fails the whole run.
+            may_fail: whether the program may raise; otherwise an exception fails the run.
         """
-        if self._lane is not None:
-            raise UsageError(f"node {self.name!r} runs already")
+        if self._process is not None:
+            raise UsageError(f"cannot start node {self.name!r}: it is running")
         loop = self._cluster.loop
         loop.network.restore_power(self.name)
         self.starts += 1
         self.failure = None
         self._may_fail = may_fail
-        self._lane = SimProcess(self.name, self._machine, loop.fail)
-        self._lane.clock_offset_s = self.clock_offset_s
-        self._tell("started", f"{_ordinal(self.starts)} time, {self.host}")
+        self._process = SimProcess(self.name, self._machine, loop.fail)
+        self._process.clock_offset_s = self.clock_offset_s
+        self._log("started", f"{_ordinal(self.starts)} time, {self.host}")
         self._main = loop.create_task(
-            self._run(self._lane), name=f"{self.name} main", context=self._lane.context.copy()
+            self._run(self._process), name=f"{self.name} main", context=self._process.context.copy()
         )
 
-    async def _run(self, lane: SimProcess) -> None:
-        """The process: the program, then what `asyncio.run` does after it."""
+    async def _run(self, process: SimProcess) -> None:
+        """Run the program, then clean up as `asyncio.run` does."""
         try:
             await self._program(self)
         except asyncio.CancelledError:
-            self._tell("cancelled")
+            self._log("cancelled")
         except (KeyboardInterrupt, SystemExit) as error:
             self.failure = RuntimeError(f"node {self.name!r} ended the process: {error!r}")
         except BaseException as error:
             self.failure = error
-        await _cancel_others(lane)
+        await _cancel_others(process)
         self._exit()
 
     def _exit(self) -> None:
-        self._tell("exited", "" if self.failure is None else f"with {self.failure!r}")
+        self._log("exited", "" if self.failure is None else f"with {self.failure!r}")
         self._end_process()
         if self.failure is not None and not self._may_fail:
             self.failure.add_note(f"raised by the program of node {self.name!r}")
             self._cluster.loop.fail(self.failure)
 
     def stop(self) -> None:
-        """Ask it to end, like SIGTERM: calls its handler of that signal, or cancels its program."""
-        lane = self.lane
-        self._tell("stopping")
-        if signal.SIGTERM in lane.signal_handlers:
+        """Send SIGTERM: call the handler of that signal, or cancel the program."""
+        process = self.process
+        self._log("stopping")
+        if signal.SIGTERM in process.signal_handlers:
             self.send_signal(signal.SIGTERM)
         elif self._main is not None:
-            lane.context.copy().run(self._main.cancel)
+            process.context.copy().run(self._main.cancel)
 
     def send_signal(self, number: int) -> None:
-        """Have it handle a signal, as set by `loop.add_signal_handler`."""
-        if number not in self.lane.signal_handlers:
+        """Call the handler of a signal that the process set with `loop.add_signal_handler`."""
+        if number not in self.process.signal_handlers:
             raise UsageError(f"node {self.name!r} has no handler of signal {number}")
-        callback, args = self.lane.signal_handlers[number]
-        self._cluster.loop.call_soon(callback, *args, context=self.lane.context.copy())
+        callback, args = self.process.signal_handlers[number]
+        self._cluster.loop.call_soon(callback, *args, context=self.process.context.copy())
 
     def kill(self) -> None:
-        """End its process at once, like SIGKILL: its kernel closes what it had open."""
-        self._cluster.kill_process(self.lane)
-        self._tell("killed", self._crash_disk())
+        """Kill its process at once, like SIGKILL: the kernel closes its sockets."""
+        self._cluster.kill_process(self.process)
+        self._log("killed", self._crash_disk())
         self._end_process()
 
     def lose_power(self) -> None:
-        """Turn its machine off: nobody is told of it."""
-        if self._lane is not None:
-            self._cluster.kill_process(self._lane)
-        self._tell("power lost", self._crash_disk())
+        """Turn its host off: peers receive nothing."""
+        if self._process is not None:
+            self._cluster.kill_process(self._process)
+        self._log("power lost", self._crash_disk())
         self._cluster.loop.network.lose_power(self.name)
         self._end_process()
 
     def pause(self, seconds: float | None = None) -> None:
-        """Let its process not run, like SIGSTOP, for a time or until `resume`."""
-        loop, lane = self._cluster.loop, self.lane
-        loop.pause(lane)
-        self._tell("paused", "" if seconds is None else f"for {seconds:.3f} s")
-        self._forget_wake_up()
+        """Pause its process, like SIGSTOP, for so many seconds or until `resume`."""
+        loop, process = self._cluster.loop, self.process
+        loop.pause(process)
+        self._log("paused", "" if seconds is None else f"for {seconds:.3f} s")
+        self._cancel_wake_up()
         if seconds is not None:
             self._wake_up = loop.call_later(seconds, self.resume, context=loop.own.context.copy())
 
     def resume(self) -> None:
-        """Let a paused process run again, like SIGCONT."""
-        self._forget_wake_up()
-        if self._lane is not None and self._lane.is_paused:
-            self._tell("resumed")
-            self._cluster.loop.resume(self._lane)
+        """Resume a paused process, like SIGCONT."""
+        self._cancel_wake_up()
+        if self._process is not None and self._process.is_paused:
+            self._log("resumed")
+            self._cluster.loop.resume(self._process)
 
     def jump_clock(self, seconds: float) -> None:
-        """Move its wall clock; its monotonic clock goes on as before."""
+        """Move its wall clock; its monotonic clock does not change."""
         self.clock_offset_s += seconds
-        if self._lane is not None:
-            self._lane.clock_offset_s = self.clock_offset_s
-        self._tell("clock", f"jumps by {seconds:+g} s")
+        if self._process is not None:
+            self._process.clock_offset_s = self.clock_offset_s
+        self._log("clock", f"jumps by {seconds:+g} s")
 
-    # Inside.
+    # Internals.
 
     def _crash_disk(self) -> str:
         dropped = self.disk.crash()
         return f"{dropped} unsynced changes are gone" if dropped else ""
 
     def _end_process(self) -> None:
-        if self._lane is not None:
-            self._cluster.kill_process(self._lane)
+        if self._process is not None:
+            self._cluster.kill_process(self._process)
             self._machine.end_processes()
-        self._lane = self._main = None
-        self._forget_wake_up()
+        self._process = self._main = None
+        self._cancel_wake_up()
 
-    def _forget_wake_up(self) -> None:
+    def _cancel_wake_up(self) -> None:
         if self._wake_up is not None:
             self._wake_up.cancel()
             self._wake_up = None
 
-    def _tell(self, verb: str, details: str = "") -> None:
+    def _log(self, verb: str, details: str = "") -> None:
         self._cluster.log.add(self.name, verb, details)
 
     def __repr__(self) -> str:
@@ -188,9 +188,9 @@ class SimNode:
         return f"<SimNode {self.name} {self.host} {state}>"
 
 
-async def _cancel_others(lane: SimProcess) -> None:
+async def _cancel_others(process: SimProcess) -> None:
     this = asyncio.current_task()
-    others = [task for task in lane.tasks if task is not this and not task.done()]
+    others = [task for task in process.tasks if task is not this and not task.done()]
     for task in others:
         task.cancel()
     for result in await asyncio.gather(*others, return_exceptions=True):

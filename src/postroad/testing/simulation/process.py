@@ -1,7 +1,7 @@
-"""Simulated processes as the loop sees them: each has its own queue of callbacks.
+"""Simulated processes: each has its own queue of callbacks.
 
-A handle belongs to the lane that its context names. Within a lane callbacks run in the order in
-which they were scheduled, as asyncio promises; between lanes chance decides.
+A handle belongs to the process that its context names. Within a process, callbacks run in the order
+in which they were scheduled, as asyncio promises; the order between processes is random.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from postroad.testing.simulation.failures import REPORTER, Reporter
 if TYPE_CHECKING:
     from postroad.testing.simulation.network.hosts import SimHost
 
-# A coroutine that still waits after so many attempts to close it is given up.
+# A coroutine that still waits after so many attempts to close it is abandoned.
 _CLOSE_ATTEMPTS_MAX = 100
 
 _never_ending: list[object] = []
 
 
 def close_tasks(tasks: dict[asyncio.Future[Any], object]) -> None:
-    """Close the coroutines of unfinished tasks; what their `finally` does goes nowhere.
+    """Close the coroutines of unfinished tasks; their `finally` blocks have no effect.
 
-    There may be more of them meanwhile: such code can make new tasks.
+    Such blocks can create new tasks, which are closed too.
     """
     with _silence():
         while tasks:
@@ -41,7 +41,7 @@ def close_tasks(tasks: dict[asyncio.Future[Any], object]) -> None:
 
 
 def _close(task: asyncio.Task[Any]) -> None:
-    # Read by asyncio when a task is forgotten before it is done.
+    # asyncio reads it when a pending task is destroyed.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     if task.done():
         return
@@ -50,7 +50,7 @@ def _close(task: asyncio.Task[Any]) -> None:
         try:
             coroutine.close()
         except BaseException:
-            # It waits again or raised while ending: from there it is closed once more.
+            # It awaits again or raised while closing: close it once more.
             continue
         return
     _never_ending.append(task)
@@ -58,7 +58,7 @@ def _close(task: asyncio.Task[Any]) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """No log, no warning, no report of what nobody can see any more."""
+    """Suppress logs, warnings and reports of tasks that are being closed."""
     hook, disabled = sys.unraisablehook, logging.root.manager.disable
     sys.unraisablehook = lambda _: None
     logging.disable(logging.CRITICAL)
@@ -75,7 +75,7 @@ ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, Any
 
 
 class SimProcess:
-    """One process: its callbacks, its tasks, and where it runs."""
+    """Callback queue, tasks and host of one simulated process."""
 
     __slots__ = (
         "clock_offset_s",
@@ -95,44 +95,44 @@ class SimProcess:
         self.name = name
         self.host = host
         self.queue: deque[asyncio.Handle] = deque()
-        # Whether the loop has it among those with something to run.
+        # Whether the loop lists it as ready.
         self.is_listed = False
         self.is_paused = False
         self.is_dead = False
-        # What the wall clock shows beyond the simulation's.
+        # The offset of its wall clock.
         self.clock_offset_s = 0.0
-        # Set by code of the process; None has the loop's default handler called.
+        # Set by code of the process; None means the default handler of the loop.
         self.exception_handler: ExceptionHandler | None = None
         self.signal_handlers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
-        # Held until they are done: what is forgotten would be closed at a moment of its own.
+        # Referenced until they are done: the garbage collector would close them at any time.
         self.tasks: dict[asyncio.Future[Any], object] = {}
-        # What everything in the lane begins with.
+        # The context in which all code of the process starts.
         self.context = Context()
         self.context.run(CURRENT_PROCESS.set, self)
         self.context.run(REPORTER.set, report)
 
     def track(self, task: asyncio.Future[Any]) -> None:
-        """Keep a task alive until it is done."""
+        """Reference a task until it is done."""
         self.tasks[task] = None
-        # In the lane itself, so that a failure nobody asked for is told as this process's.
+        # In the context of the process, so that an unretrieved error is reported for it.
         task.add_done_callback(self.tasks.pop, context=self.context)
 
-    def forget_finished(self) -> None:
-        """Hold only what is not done."""
-        for task in [it for it in self.tasks if it.done()]:
+    def release_finished(self) -> None:
+        """Release the tasks that are done."""
+        for task in [task for task in self.tasks if task.done()]:
             task.remove_done_callback(self.tasks.pop)
             del self.tasks[task]
 
     def kill(self) -> None:
-        """Drop everything that was to run; nothing runs any more."""
+        """Drop all callbacks; none runs any more."""
         self.is_dead = True
-        # Takes callbacks and keeps none, so that scheduling one needs no check.
+        # A queue that drops callbacks, so that scheduling needs no check.
         self.queue = deque(maxlen=0)
 
     def __repr__(self) -> str:
         state = "dead" if self.is_dead else "paused" if self.is_paused else "running"
-        return f"<Lane {self.name} {state}>"
+        return f"<SimProcess {self.name} {state}>"
 
 
 CURRENT_PROCESS: ContextVar[SimProcess | None] = ContextVar("postroad_lane", default=None)
-"""The lane of the code that runs."""
+"""The process of the code that is running."""

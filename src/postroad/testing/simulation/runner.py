@@ -1,7 +1,7 @@
-"""Runs scenarios over seeds, and tells how to see a failing one again, as short as it can be.
+"""Runs scenarios over seeds, shrinks a failing run and prints how to replay it.
 
-Exit codes: 0 all seeds passed, 127 something crashed, 128 something that had to happen did not,
-129 something happened that must not, 130 interrupted.
+Exit codes: 0 all seeds passed, 127 a crash, 128 a liveness failure, 129 a safety failure,
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from postroad.testing.simulation.simulation import Keep, Scenario, Simulation
 
 SEEDS = 100
 STOPPED = 130
-# Long runs tell this often how far they are.
+# Seconds between two lines of progress.
 PROGRESS_S = 15.0
 
 
 class RunResult(NamedTuple):
-    """How a run ended. `exit_code` is 0 when all went well."""
+    """The result of a run; `exit_code` is 0 if it passed."""
 
     name: str
     seed: int
@@ -38,32 +38,32 @@ class RunResult(NamedTuple):
     virtual_s: float
     program: str
     place: str
-    """Where in the code the failure was found."""
+    """Exception and line of the failure."""
     keep: Keep
-    """What was left of optional lists, as far as they were not whole."""
+    """The items used of optional lists that were not complete."""
     optional_items: Mapping[str, int]
-    """By name, how long they are as a whole."""
+    """The lengths of the complete optional lists, by name."""
 
     @property
     def finding(self) -> tuple[int, str]:
-        """What runs that fail in the same way have in common."""
+        """Equal for runs that fail in the same way."""
         return self.exit_code, self.place
 
     @property
     def replay_command(self) -> str:
-        """What a person types to see this run again."""
+        """The command that repeats this run."""
         command = f"{self.program} --only {self.name} --seeds 1 --first-seed {self.seed}"
         return f"{command} --keep '{format_keep(self.keep)}'" if self.keep else command
 
     def describe(self) -> str:
-        """Everything needed to look into a failed run."""
-        kept = ", ".join(
-            f"{len(it)} of {self.optional_items.get(name, 0)} {name}"
-            for name, it in self.keep.items()
+        """Return log, reason and replay command of a failed run."""
+        sizes = ", ".join(
+            f"{len(indexes)} of {self.optional_items.get(name, 0)} {name}"
+            for name, indexes in self.keep.items()
         )
         return (
             f"{self.log}\n\n{self.name} failed with seed {self.seed}"
-            f"{f', with {kept}' if kept else ''}\n{self.reason}\nreplay  {self.replay_command}"
+            f"{f', with {sizes}' if sizes else ''}\n{self.reason}\nreplay  {self.replay_command}"
         )
 
 
@@ -75,14 +75,14 @@ def run_seed(
     program: str | None = None,
     keep: Keep | None = None,
 ) -> RunResult:
-    """Run a scenario once; never raises for what happens inside.
+    """Run a scenario once; exceptions of the scenario become its result.
 
     Args:
-        name: the scenario's name.
-        scenario: what to run.
-        seed: decides everything.
-        program: how a person starts the scenarios; this program by default.
-        keep: what is left of optional lists; everything by default.
+        name: the name of the scenario.
+        scenario: the scenario to run.
+        seed: determines the run.
+        program: the command that starts the scenarios; this program by default.
+        keep: the items to use of optional lists; all by default.
     """
     simulation = Simulation(seed, keep)
     exit_code, reason, place = 0, "", ""
@@ -113,13 +113,13 @@ def run_seed(
 def shorten(
     failed: RunResult, scenario: Scenario, *, tries: int = TRIES, seconds: float = SECONDS
 ) -> RunResult:
-    """Look for a shorter run that fails in the same way, with less of what is optional.
+    """Search a shorter run that fails in the same way, with fewer optional items.
 
     Args:
-        failed: how a run with everything ended.
-        scenario: what it ran.
-        tries: how many runs there may be.
-        seconds: how long they may take together.
+        failed: the result of the complete run.
+        scenario: its scenario.
+        tries: maximum of runs.
+        seconds: maximum time of all runs together.
     """
 
     def run(keep: Keep) -> RunResult:
@@ -129,12 +129,12 @@ def shorten(
 
 
 def _place_of(error: BaseException) -> str:
-    """The innermost line on the way to an error that is not the simulator's own."""
+    """Return the class of an error and its innermost line outside the simulator."""
     simulator = Path(__file__).parent
     frames = traceback.extract_tb(error.__traceback__)
-    others = [it for it in frames if simulator not in Path(it.filename).parents]
-    where = f" at {others[-1].filename}:{others[-1].lineno}" if others else ""
-    return f"{type(error).__name__}{where}"
+    others = [frame for frame in frames if simulator not in Path(frame.filename).parents]
+    place = f" at {others[-1].filename}:{others[-1].lineno}" if others else ""
+    return f"{type(error).__name__}{place}"
 
 
 def main(
@@ -144,17 +144,17 @@ def main(
     program: str | None = None,
     first_seed: int = 0,
 ) -> int:
-    """Run each scenario with a range of seeds, up to the first that fails; returns the exit code.
+    """Run each scenario with a range of seeds, up to the first failure; return the exit code.
 
-    For a program of your own, `mytests/simulation/__main__.py`:
+    For example in `mytests/simulation/__main__.py`:
 
         sys.exit(main({"restart": run_restart}))
 
     Args:
         scenarios: by name, in the order in which they run.
         argv: the arguments; those of the command line by default.
-        program: how a person starts it; found out by default.
-        first_seed: where seeds begin if the arguments do not say it.
+        program: the command that starts it; this program by default.
+        first_seed: the first seed unless the arguments set it.
     """
     program = program or this_program()
     options = _parse(scenarios, argv, program, first_seed)
@@ -165,13 +165,13 @@ def main(
             if exit_code := _run(name, scenario, seeds, program, options):
                 return exit_code
     except KeyboardInterrupt:
-        _say("\nstopped")
+        _print("\nstopped")
         return STOPPED
     return 0
 
 
 def this_program() -> str:
-    """The command that started this process, without its arguments."""
+    """Return the command that started this process, without its arguments."""
     started = sys.modules["__main__"]
     if started.__spec__ is not None:
         return f"python -m {started.__spec__.name.removesuffix('.__main__')}"
@@ -213,29 +213,29 @@ def _run(
     name: str, scenario: Scenario, seeds: range, program: str, options: argparse.Namespace
 ) -> int:
     started = time.monotonic()
-    told = started
+    reported_at = started
     actions, virtual_s = 0, 0.0
     for seed in seeds:
-        if time.monotonic() - told > PROGRESS_S:
-            told = time.monotonic()
-            _say(f"{name:<10}  seeds {seeds[0]} to {seed - 1}  ok so far, of {len(seeds):,}")
-        outcome = run_seed(name, scenario, seed, program=program, keep=options.keep)
-        actions += outcome.actions
-        virtual_s += outcome.virtual_s
-        if outcome.exit_code:
+        if time.monotonic() - reported_at > PROGRESS_S:
+            reported_at = time.monotonic()
+            _print(f"{name:<10}  seeds {seeds[0]} to {seed - 1}  ok so far, of {len(seeds):,}")
+        result = run_seed(name, scenario, seed, program=program, keep=options.keep)
+        actions += result.actions
+        virtual_s += result.virtual_s
+        if result.exit_code:
             if not options.keep:
-                outcome = shorten(outcome, scenario, tries=options.tries)
-            _say(outcome.describe())
-            return outcome.exit_code
+                result = shorten(result, scenario, tries=options.tries)
+            _print(result.describe())
+            return result.exit_code
         if options.log:
-            _say(f"{outcome.log}\n")
-    _say(
+            _print(f"{result.log}\n")
+    _print(
         f"{name:<10}  seeds {seeds[0]} to {seeds[-1]}  ok  {actions:,} events, "
         f"{virtual_s:,.0f} s of virtual time in {time.monotonic() - started:.1f} s"
     )
     return 0
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

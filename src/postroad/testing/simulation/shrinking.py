@@ -1,4 +1,4 @@
-"""Looks for a shorter run that fails like one that has failed: with less of what is optional."""
+"""Shrinking: searches a shorter run with the same failure, with fewer optional items."""
 
 from __future__ import annotations
 
@@ -24,51 +24,53 @@ Run: TypeAlias = "Callable[[Keep], RunResult]"
 def shrink(
     failed: RunResult, run: Run, *, tries: int = TRIES, seconds: float = SECONDS
 ) -> RunResult:
-    """Leave out what is not needed for the failure; returns the shortest run that has it.
+    """Leave out items that the failure does not need; return the shortest failing run.
 
-    First whole lists are left out, then halves of what remains of them, then quarters, and so on to
-    single items, always the last ones first. A run fails in the same way if the exit code is the
-    same, and so is the place in the code that found it.
+    First whole lists are left out, then halves of their remaining items, then quarters, and so on
+    down to single items, the last ones first. A run fails in the same way if exit code and place of
+    the failure are the same.
 
     Args:
-        failed: a run with everything.
-        run: runs the same scenario and seed, and keeps some of what is optional.
-        tries: how many runs it may take.
-        seconds: how long it may take.
+        failed: the result of the complete run.
+        run: runs the same scenario and seed with some of the optional items.
+        tries: maximum of runs.
+        seconds: maximum time of all runs together.
     """
-    ends_at = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     shortest = failed
-    kept = {name: tuple(range(count)) for name, count in failed.optional_items.items()}
-    for name, chunk in _cuts(kept):
-        if tries <= 0 or time.monotonic() > ends_at:
+    indexes = {name: tuple(range(count)) for name, count in failed.optional_items.items()}
+    for name, chunk in _cuts(indexes):
+        if tries <= 0 or time.monotonic() > deadline:
             break
         tries -= 1
-        fewer = {**kept, name: tuple(it for it in kept[name] if it not in chunk)}
+        fewer = {**indexes, name: tuple(index for index in indexes[name] if index not in chunk)}
         try:
-            outcome = run(fewer)
+            result = run(fewer)
         except KeyboardInterrupt:
             break
-        if outcome.finding == failed.finding:
-            kept.update(fewer)
-            shortest = outcome
+        if result.finding == failed.finding:
+            indexes.update(fewer)
+            shortest = result
     return shortest
 
 
-def _cuts(kept: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, frozenset[int]]]:
-    """What to leave out next, of what is still kept then."""
+def _cuts(indexes: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, frozenset[int]]]:
+    """Yield the indexes to leave out next, of those that are still used."""
     parts = 1
-    while parts == 1 or parts < 2 * max(map(len, kept.values()), default=0):
-        for name in kept:
-            places = kept[name]
-            size = max(1, len(places) // parts)
-            for end in range(len(places), 0, -size):
-                yield name, frozenset(places[max(0, end - size) : end])
+    while parts == 1 or parts < 2 * max(map(len, indexes.values()), default=0):
+        for name in indexes:
+            positions = indexes[name]
+            size = max(1, len(positions) // parts)
+            for end in range(len(positions), 0, -size):
+                yield name, frozenset(positions[max(0, end - size) : end])
         parts *= 2
 
 
 def format_keep(keep: Keep) -> str:
-    """The argument of `--keep`: `faults=1,4-6 jobs`; a name alone stands for an empty list."""
-    return " ".join(f"{name}={_format(sorted(it))}" if it else name for name, it in keep.items())
+    """Return the argument of `--keep`: `faults=1,4-6 jobs`; a name alone is an empty list."""
+    return " ".join(
+        f"{name}={_format(sorted(indexes))}" if indexes else name for name, indexes in keep.items()
+    )
 
 
 def _format(places: Sequence[int]) -> str:
@@ -78,21 +80,21 @@ def _format(places: Sequence[int]) -> str:
             ranges[-1][1:] = [place]
         else:
             ranges.append([place])
-    return ",".join("-".join(map(str, it)) for it in ranges)
+    return ",".join("-".join(map(str, bounds)) for bounds in ranges)
 
 
 def parse_keep(text: str) -> Keep:
-    """What `format_keep` has written."""
+    """Parse the text that `format_keep` returns."""
     keep: dict[str, frozenset[int]] = {}
     for part in text.split():
-        found = _LIST.fullmatch(part)
-        if found is None:
-            raise UsageError(f"{part!r} is not like faults=1,4-6")
-        keep[found["name"]] = frozenset(_parse(found["places"] or ""))
+        match = _LIST.fullmatch(part)
+        if match is None:
+            raise UsageError(f"cannot parse {part!r}: expected a list like faults=1,4-6")
+        keep[match["name"]] = frozenset(_parse(match["places"] or ""))
     return keep
 
 
 def _parse(places: str) -> Iterator[int]:
-    for it in places.split(",") if places else ():
-        first, _, last = it.partition("-")
+    for span in places.split(",") if places else ():
+        first, _, last = span.partition("-")
         yield from range(int(first), int(last or first) + 1)

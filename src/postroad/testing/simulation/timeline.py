@@ -1,4 +1,4 @@
-"""Virtual time for pure machines: actions in the order of their moments, no waiting in between."""
+"""Virtual time for pure state machines: actions in the order of their times, without waiting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACTIONS_MAX = 200_000
 
 
 class ScheduledAction:
-    """An action that is due at a moment, unless it is cancelled."""
+    """An action that runs at a virtual time, unless it is cancelled."""
 
     __slots__ = ("_action", "is_cancelled", "time")
 
@@ -26,38 +26,38 @@ class ScheduledAction:
         self._action = action
 
     def cancel(self) -> None:
-        """Forget the action."""
+        """Cancel the action."""
         self.is_cancelled = True
 
     def fire(self) -> None:
-        """Do it, unless it was cancelled."""
+        """Run the action, unless it was cancelled."""
         if not self.is_cancelled:
             self._action()
 
 
 class Timeline:
-    """What will happen, and what time it is."""
+    """The virtual time, and the actions that are scheduled."""
 
     def __init__(self, actions_max: int | None = None) -> None:
         self.now = 0.0
         self.actions = 0
         self._actions_max = ACTIONS_MAX if actions_max is None else actions_max
         self._due: list[tuple[float, int, ScheduledAction]] = []
-        # Actions of the same moment happen in the order in which they were planned.
+        # Actions of the same time run in the order in which they were scheduled.
         self._order = count()
 
     def at(self, time: float, action: Action) -> ScheduledAction:
-        """Plan an action; a moment that has passed means now."""
+        """Schedule an action; a time in the past means now."""
         timer = ScheduledAction(max(time, self.now), action)
         heapq.heappush(self._due, (timer.time, next(self._order), timer))
         return timer
 
     def after(self, delay_s: float, action: Action) -> ScheduledAction:
-        """Plan an action in so many seconds."""
+        """Schedule an action after so many seconds."""
         return self.at(self.now + delay_s, action)
 
     def run(self, until: float) -> None:
-        """Let time pass."""
+        """Run all actions until a time, and set the clock to it."""
         while self._due and self._due[0][0] <= until:
             self.now, _, timer = heapq.heappop(self._due)
             self.actions += 1

@@ -273,7 +273,7 @@ async def test_peer_that_is_no_proper_domain_is_refused() -> None:
             ("C1", "n" * 255, "satellite", "name"),
         ):
             async with MessagingService(CLUSTER, name, limits=LIMITS) as service:
-                service.introduce(role, None)
+                service.set_hello_role(role, None)
                 with pytest.raises(ConnectionClosedError, match=text):
                     await ForgedDomain(service).connect(domains[peer].service.address)
                 assert set(domains[peer].links.by_domain) == {"C1", "S1"} - {peer}

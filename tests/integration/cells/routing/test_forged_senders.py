@@ -34,7 +34,7 @@ async def intruder(
 ) -> AsyncIterator[ForgedDomain]:
     """The domain E1 with a certificate of its own."""
     async with MessagingService(CLUSTER, "E1", tls=authority.tls("E1"), limits=LIMITS) as service:
-        service.introduce(role.value, None)
+        service.set_hello_role(role.value, None)
         forged = await ForgedDomain(service).connect(domains.services[at].address)
         await eventually(lambda: "E1" in domains[at].links.by_domain)
         yield forged
@@ -213,7 +213,7 @@ async def test_a_satellite_takes_no_core_that_it_was_not_told_of() -> None:
     """Whoever dials it would become its default route."""
     async with Domains(1, 1) as domains:
         async with MessagingService(CLUSTER, "E1", limits=LIMITS) as service:
-            service.introduce("core", None)
+            service.set_hello_role("core", None)
             with pytest.raises(
                 ConnectionClosedError, match="satellite S1 rejected the tunnel of core E1"
             ):
@@ -225,7 +225,7 @@ async def test_who_is_not_among_the_cores_cannot_be_one(caplog: pytest.LogCaptur
     async with Domains(2, 1, may_be_cores=["C1", "C2"]) as domains:
         for name in ("C1", "S1"):
             async with MessagingService(CLUSTER, "E1", limits=LIMITS) as service:
-                service.introduce("core", None)
+                service.set_hello_role("core", None)
                 with pytest.raises(ConnectionClosedError, match="E1"):
                     await ForgedDomain(service).connect(domains.services[name].address)
         assert "C1: core E1 rejected: its name is not in the setting cores" in caplog.text

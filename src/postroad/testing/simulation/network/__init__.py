@@ -1,4 +1,4 @@
-"""A network in memory with the transports of real sockets, and faults on demand."""
+"""A network in memory with the transports of real sockets, and injected faults."""
 
 from postroad.testing.simulation.network.conditions import LinkConditions
 from postroad.testing.simulation.network.hosts import SimHost

@@ -1,4 +1,4 @@
-"""Datagram sockets of the memory network: no order, no guarantee."""
+"""Datagram sockets of the memory network."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from postroad.testing.simulation.network.hosts import WILDCARD, SimHost, SocketA
 if TYPE_CHECKING:
     from postroad.testing.simulation.network.network import MemoryNetwork
 
-# What a socket keeps for a process that does not read; more is dropped, as by a kernel.
+# Receive buffer of a socket; datagrams beyond it are dropped, as by a kernel.
 _INBOX_BYTES_MAX = 208 * 1024
-# What a kernel counts for a datagram beside its bytes.
+# Overhead that a kernel counts for a datagram.
 _DATAGRAM_COST_BYTES = 256
 
 
 class MemoryDatagramTransport(asyncio.DatagramTransport):
-    """One datagram socket; `remote` is set for one that talks to a single peer."""
+    """A simulated UDP socket; `remote` is set for a connected one."""
 
     def __init__(
         self,
@@ -42,22 +42,22 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
         self._protocol: asyncio.DatagramProtocol | None = None
         self._inbox: deque[tuple[bytes, SocketAddress] | OSError] = deque()
         self._inbox_bytes = 0
-        self._is_read_planned = False
+        self._is_read_scheduled = False
         self._is_closing = False
         # When the last datagram to each target arrives.
         self._latest: dict[SocketAddress, float] = {}
         host.sockets[self] = None
 
-    def begin(self, protocol: Any, ready: asyncio.Future[None]) -> None:
-        """Tell the protocol; `ready` is done after that."""
+    def start(self, protocol: Any, ready: asyncio.Future[None]) -> None:
+        """Call `connection_made`, then complete `ready`."""
         self._protocol = protocol
         self._loop.call_soon(protocol.connection_made, self, context=self._context)
-        self._loop.call_soon(_settle, ready, context=self._context)
+        self._loop.call_soon(_complete, ready, context=self._context)
 
-    # What asyncio's transports have.
+    # The interface of asyncio.
 
     def sendto(self, data: Any, addr: Any = None) -> None:
-        """Send one datagram; whether it arrives is never known."""
+        """Send a datagram; its arrival is not reported."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(
                 f"data argument must be a bytes-like object, not {type(data).__name__!r}"
@@ -69,7 +69,7 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
         if self._is_closing:
             return
         if addr is None:
-            raise ValueError("this socket has no remote address: name one")
+            raise ValueError("cannot send without an address: the socket is not connected")
         if len(data) > DATAGRAM_BYTES_MAX:
             self._report(OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE)))
             return
@@ -85,31 +85,31 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
         return (host if is_address(host) else self._network.names.resolve(host)[0], port)
 
     def abort(self) -> None:
-        """Close; there is nothing to wait for."""
+        """Close the socket."""
         self.close()
 
     def close(self) -> None:
-        """Give the port back."""
+        """Close the socket and release its port."""
         if self._is_closing:
             return
         self._release()
         self._loop.call_soon(self._notify_closed, context=self._context)
 
     def is_closing(self) -> bool:
-        """Whether it is closed or about to be."""
+        """Whether the transport is closed or closing."""
         return self._is_closing
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Who is told."""
+        """Return the current protocol."""
         assert self._protocol is not None
         return self._protocol
 
     def set_protocol(self, protocol: Any) -> None:
-        """Have another protocol told from now on."""
+        """Use another protocol from now on."""
         self._protocol = protocol
 
     def get_write_buffer_size(self) -> int:
-        """Nothing is buffered."""
+        """Return 0: nothing is buffered."""
         return 0
 
     def _notify_closed(self) -> None:
@@ -123,7 +123,7 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
     # Called by the network.
 
     def source_for(self, target: str) -> SocketAddress:
-        """Where the receiver sees a datagram come from."""
+        """Return the source address that the receiver sees."""
         address = self.local[0]
         return (
             self.host.source_address(target) if address == WILDCARD else address,
@@ -131,12 +131,12 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
         )
 
     def in_order(self, target: SocketAddress, when: float) -> float:
-        """When a datagram arrives that does not overtake those before it."""
+        """Return a time of arrival that keeps the order of datagrams."""
         self._latest[target] = when = max(when, self._latest.get(target, 0.0))
         return when
 
     def on_datagram(self, data: bytes, source: SocketAddress) -> None:
-        """One arrived."""
+        """Handle a datagram that arrived."""
         if self.remote is not None and source != self.remote:
             return
         cost = len(data) + _DATAGRAM_COST_BYTES
@@ -144,21 +144,21 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
             return
         self._inbox_bytes += cost
         self._inbox.append((data, source))
-        self._plan_read()
+        self._schedule_read()
 
     def on_unreachable(self) -> None:
-        """Nobody has the port; only sockets with a single peer are told, as by a kernel."""
+        """Report an unreachable port; as in a kernel, only to connected sockets."""
         if self.remote is not None and not self._is_closing:
             text = os.strerror(errno.ECONNREFUSED)
             self._inbox.append(ConnectionRefusedError(errno.ECONNREFUSED, text))
-            self._plan_read()
+            self._schedule_read()
 
     def close_by_kernel(self) -> None:
-        """The process is gone."""
+        """Close because the process ended."""
         self._release()
 
     def power_off(self) -> None:
-        """The power is gone."""
+        """Close because the host has no power."""
         self._release()
 
     def _release(self) -> None:
@@ -167,19 +167,19 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
         if self.host.sockets.pop(self, self) is None:
             self.host.datagrams.release(*self.local)
 
-    def _plan_read(self) -> None:
-        if not self._is_read_planned:
-            self._is_read_planned = True
+    def _schedule_read(self) -> None:
+        if not self._is_read_scheduled:
+            self._is_read_scheduled = True
             self._loop.call_soon(self._read, context=self._context)
 
     def _read(self) -> None:
-        """Hand over one datagram in each turn, as a loop over real sockets does."""
-        self._is_read_planned = False
+        """Pass one datagram per loop iteration to the protocol, as with real sockets."""
+        self._is_read_scheduled = False
         if not self._inbox or self._protocol is None:
             return
         received = self._inbox.popleft()
         if self._inbox:
-            self._plan_read()
+            self._schedule_read()
         if isinstance(received, OSError):
             self._protocol.error_received(received)
         else:
@@ -192,6 +192,6 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
         return f"<MemoryDatagramTransport {self.local} {state}>"
 
 
-def _settle(future: asyncio.Future[None]) -> None:
+def _complete(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

@@ -1,4 +1,4 @@
-"""Opening a connection: a packet there, a packet back, and what can happen to both."""
+"""Opening a connection: a request, a reply, and the faults of both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DialAttempt:
-    """One attempt to connect to one address."""
+    """One attempt to connect to an address."""
 
     def __init__(
         self, network: MemoryNetwork, source: SimHost, local: SocketAddress, target: SocketAddress
@@ -29,15 +29,15 @@ class DialAttempt:
         self._target = target
         self._context = copy_context()
         self._is_off = False
-        # None if there is no such machine, which is as silent as one without power.
+        # None if there is no such host, which behaves like a host without power.
         self._host = network.host_at(target[0], source)
         self._opened: asyncio.Future[MemoryTransport] = network.loop.create_future()
         source.sockets[self] = None
 
     async def connect(self) -> MemoryTransport:
-        """The connection, once it is open."""
+        """Return the open connection."""
         network = self._network
-        timer = network.loop.call_later(network.connect_timeout_s, self._give_up)
+        timer = network.loop.call_later(network.connect_timeout_s, self._on_timeout)
         if self._host is not None:
             network.deliver(self._source, self._host, self._on_syn)
         try:
@@ -46,11 +46,11 @@ class DialAttempt:
             timer.cancel()
             self._source.sockets.pop(self, None)
 
-    def _give_up(self) -> None:
+    def _on_timeout(self) -> None:
         self._fail(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
 
     def _on_syn(self) -> None:
-        """The request to connect is at the target."""
+        """Handle the arrival of the request to connect at the target."""
         if self._is_off or self._opened.done():
             return
         assert self._host is not None
@@ -58,10 +58,10 @@ class DialAttempt:
         if listener is None or not listener.server.is_serving():
             self._network.deliver(self._host, self._source, self._on_refused)
         else:
-            transport = self._make_pair(self._host, listener.server)
+            transport = self._create_pair(self._host, listener.server)
             self._network.deliver(self._host, self._source, lambda: self._open(transport))
 
-    def _make_pair(self, host: SimHost, server: MemoryServer) -> MemoryTransport:
+    def _create_pair(self, host: SimHost, server: MemoryServer) -> MemoryTransport:
         network = self._network
         context = server.new_context()
         near = MemoryTransport(network, self._source, self._context, self._local, self._target)
@@ -72,8 +72,8 @@ class DialAttempt:
         return near
 
     def _open(self, transport: MemoryTransport) -> None:
-        """The target's consent is back."""
-        if transport.is_gone:
+        """Handle the arrival of the acceptance at the caller."""
+        if transport.is_socket_closed:
             return
         if self._is_off or self._opened.done():
             transport.close_by_kernel()
@@ -94,12 +94,12 @@ class DialAttempt:
         name = self._host.name if self._host is not None else "nobody"
         return f"to {name} at {self._target[0]}:{self._target[1]}"
 
-    # The caller's own machine.
+    # Called by the host of the caller.
 
     def close_by_kernel(self) -> None:
-        """The process that called is gone."""
+        """Abort because the calling process ended."""
         self._is_off = True
 
     def power_off(self) -> None:
-        """The power is gone."""
+        """Abort because the host has no power."""
         self._is_off = True

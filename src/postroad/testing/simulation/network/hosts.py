@@ -1,4 +1,4 @@
-"""Machines of the memory network: addresses, ports, and what is open at them."""
+"""Hosts of the memory network: names, addresses, ports and open sockets."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ _KINDS = ((socket.SOCK_STREAM, 6), (socket.SOCK_DGRAM, 17))
 
 
 class NameService:
-    """The name service."""
+    """The simulated DNS."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, tuple[str, ...]] = {}
 
     def set(self, name: str, addresses: Sequence[str]) -> None:
-        """Have the name mean these addresses, the first one first."""
+        """Set the addresses of a name, in their order."""
         self._addresses[name.lower()] = tuple(addresses)
 
     def remove(self, name: str) -> None:
-        """Have nobody know the name."""
+        """Remove a name."""
         self._addresses.pop(name.lower(), None)
 
     def resolve(self, name: str) -> tuple[str, ...]:
-        """The addresses of a host; raises what the system raises for an unknown one."""
+        """Return the addresses of a host, or raise the error of the system."""
         if is_address(name):
             return (name,)
         if name.lower() in ("localhost", "::1"):
             return (LOOPBACK,)
-        known = self._addresses.get(name.lower())
-        if not known:
+        addresses = self._addresses.get(name.lower())
+        if not addresses:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return known
+        return addresses
 
     def name_of(self, address: str) -> str:
-        """The first name that means the address, else the address."""
+        """Return the first name of an address, or the address."""
         for name, addresses in self._addresses.items():
             if address in addresses:
                 return name
@@ -56,19 +56,19 @@ class NameService:
         proto: int = 0,
         flags: int = 0,
     ) -> list[tuple[Any, ...]]:
-        """What `socket.getaddrinfo` would say."""
+        """Return addresses like `socket.getaddrinfo`."""
         if family not in (0, socket.AF_INET):
             raise socket.gaierror(socket.EAI_FAMILY, "ai_family not supported")
         if isinstance(host, bytes):
             host = host.decode("idna")
         if not host:
-            found: tuple[str, ...] = (WILDCARD if flags & socket.AI_PASSIVE else LOOPBACK,)
+            addresses: tuple[str, ...] = (WILDCARD if flags & socket.AI_PASSIVE else LOOPBACK,)
         else:
-            found = self.resolve(host)
+            addresses = self.resolve(host)
         number = _port_number(port)
         return [
             (socket.AF_INET, kind, protocol, "", (address, number))
-            for address in found
+            for address in addresses
             for kind, protocol in _KINDS
             if type in (0, kind) and proto in (0, protocol)
         ]
@@ -99,7 +99,7 @@ WILDCARD = "0.0.0.0"
 LOOPBACK = "127.0.0.1"
 _WILDCARDS = (None, "", WILDCARD, "::")
 _LOOPBACKS = ("localhost", "::1")
-# Where the search for a free port begins; those who dial must not meet those who listen.
+# The first ports to search; source ports of dials and listening ports must not collide.
 _FIRST_LISTENING = 32_768
 _FIRST_DIALED = 45_000
 _LAST_PORT = 65_535
@@ -108,24 +108,24 @@ T = TypeVar("T")
 
 
 class KernelResource(Protocol):
-    """Something open at a host, as its kernel sees it."""
+    """A socket that the kernel of a host closes with its process."""
 
     def close_by_kernel(self) -> None:
-        """The process is gone: close as the kernel does."""
+        """Close because the process ended."""
 
     def power_off(self) -> None:
-        """The power is gone: be no more, without a word to anybody."""
+        """Drop everything without notifying process or peer: the host has no power."""
 
 
 class PortTable(Generic[T]):
-    """Who has which port of one protocol."""
+    """Owners of the ports of one protocol."""
 
     def __init__(self, first_free: int = _FIRST_LISTENING) -> None:
         self._taken: dict[SocketAddress, T] = {}
         self._first_free = self._next_free = first_free
 
     def take(self, address: str, port: int, owner: T) -> int:
-        """Bind; port 0 chooses one. Returns the port."""
+        """Bind a port, or a free one for port 0; return the port."""
         port = port or self._choose(address)
         if self._is_taken(address, port):
             raise OSError(
@@ -137,16 +137,16 @@ class PortTable(Generic[T]):
         return port
 
     def release(self, address: str, port: int) -> None:
-        """Forget who has it."""
+        """Release a port."""
         self._taken.pop((address, port), None)
 
     def find(self, address: str, port: int) -> T | None:
-        """Who gets what arrives there."""
+        """Return the owner of an address and port, or None."""
         exact = self._taken.get((address, port))
         return self._taken.get((WILDCARD, port)) if exact is None else exact
 
     def clear(self) -> None:
-        """Release all."""
+        """Release all ports."""
         self._taken.clear()
 
     def _choose(self, address: str) -> int:
@@ -163,58 +163,58 @@ class PortTable(Generic[T]):
 
 
 class SimHost:
-    """One machine: name, address, and the sockets that are open on it."""
+    """A simulated machine: name, address, open sockets."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name
         self.address = address
-        # Whether it has power; without, it answers nothing.
+        # Whether the host has power.
         self.is_on = True
-        # Bytes per second its processes read from each connection; None is no limit.
+        # Bytes per second that its processes read from each connection; None means no limit.
         self.read_rate: float | None = None
         self.listeners: PortTable[MemoryListener] = PortTable()
         self.datagrams: PortTable[MemoryDatagramTransport] = PortTable()
-        # Source ports of connections that are dialed from here.
+        # Source ports of connections dialed from this host.
         self.dialed: PortTable[object] = PortTable(_FIRST_DIALED)
-        # Everything open, oldest first.
+        # All open sockets, oldest first.
         self.sockets: dict[KernelResource, None] = {}
 
-    def own_address(self, wanted: str | None) -> str:
-        """The address to bind for what the caller named; only its own can be bound."""
-        if wanted in _WILDCARDS:
+    def own_address(self, requested: str | None) -> str:
+        """Return the address to bind; only addresses of this host can be bound."""
+        if requested in _WILDCARDS:
             return WILDCARD
-        if wanted in _LOOPBACKS or (wanted and wanted.startswith("127.")):
-            return LOOPBACK if wanted in _LOOPBACKS else str(wanted)
-        if wanted in (self.name, self.address):
+        if requested in _LOOPBACKS or (requested and requested.startswith("127.")):
+            return LOOPBACK if requested in _LOOPBACKS else str(requested)
+        if requested in (self.name, self.address):
             return self.address
         raise OSError(
             errno.EADDRNOTAVAIL,
-            f"error while attempting to bind on address {wanted!r}: "
+            f"error while attempting to bind on address {requested!r}: "
             f"{os.strerror(errno.EADDRNOTAVAIL).lower()}; this is host {self.name}",
         )
 
     def source_address(self, target: str) -> str:
-        """The address that what leaves for the target comes from."""
+        """Return the source address of packets to the target."""
         return LOOPBACK if target.startswith("127.") else self.address
 
     def end_processes(self) -> None:
-        """Close everything as the kernel does when its process is killed."""
+        """Close all sockets as the kernel does when their process is killed."""
         for each in list(self.sockets):
             each.close_by_kernel()
-        self._forget()
+        self._clear()
 
     def lose_power(self) -> None:
-        """Be off: everything open is gone, and nobody hears of it."""
+        """Turn the host off: its sockets are dropped without notifying peers."""
         self.is_on = False
         for each in list(self.sockets):
             each.power_off()
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self.sockets.clear()
         self.listeners.clear()
         self.datagrams.clear()
         self.dialed.clear()
 
     def __repr__(self) -> str:
-        return f"<Host {self.name} {self.address} {'on' if self.is_on else 'off'}>"
+        return f"<SimHost {self.name} {self.address} {'on' if self.is_on else 'off'}>"

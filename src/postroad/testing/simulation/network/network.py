@@ -1,4 +1,4 @@
-"""Hosts, names and the ways between them, and every fault a test can cause there."""
+"""The memory network: hosts, names, connections, datagrams, and the faults that a test injects."""
 
 from __future__ import annotations
 
@@ -22,60 +22,77 @@ from postroad.testing.simulation.simulation import EventLog
 if TYPE_CHECKING:
     from postroad.testing.simulation.loop import SimLoop
 
-# What connections that stood still take longer, at most, once they can go on.
+# Maximum delay of a blocked connection after its link has opened.
 _RETRY_S_MAX = 0.2
 _HOSTS_PER_NET = 250
+_RESOLVE_S_MAX = 0.002
+_OWN_NAME = "test"
+_OWN_ADDRESS = "10.255.255.254"
+
+ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
 
-class Topology:
-    """What a test sees of the network.
+class MemoryNetwork:
+    """Connects the hosts of one simulated loop, with the transports of real sockets.
 
-    Hosts are named by their names. Faults may be caused at any moment and last until they are
-    taken back; what chance decides follows from the seed of the loop.
+    Faults can be set at any moment and last until they are reset; random decisions follow from the
+    seed of the loop.
+
+    Attributes:
+        own_host: the host of the test itself.
+        stream_timeout_s: a connection whose data is blocked for longer breaks, as with TCP.
+        connect_timeout_s: an unanswered request to connect fails after so many seconds.
     """
 
     def __init__(self, loop: SimLoop, rng: Random, log: EventLog) -> None:
         self.loop = loop
         self.rng = rng
-        self.ways = LinkTable(rng)
+        self.links = LinkTable(rng)
         self.names = NameService()
         self._log = log
         self._hosts: dict[str, SimHost] = {}
         self._by_address: dict[str, SimHost] = {}
-        # What tries again when a way opens or a host comes back.
+        # Called when a link opens or a host is turned on again.
         self._waiting: list[Callable[[], None]] = []
-        # What the network does belongs to no simulated process; set by the loop.
+        # Actions of the network belong to no simulated process; set by the loop.
         self.context: Context
+        self.stream_timeout_s = 900.0
+        self.connect_timeout_s = 127.0
+        self.own_host = self.add_host(_OWN_NAME, _OWN_ADDRESS)
 
     # Hosts and names.
 
     def add_host(self, name: str, address: str | None = None) -> SimHost:
-        """A machine; its name resolves to its address, 10.0.0.1 for the first one."""
+        """Add a host; its name resolves to its address, 10.0.0.1 for the first host."""
         number = len(self._hosts)
         net, last = divmod(max(number - 1, 0), _HOSTS_PER_NET)
         address = address or f"10.0.{net}.{last + 1}"
         if name in self._hosts or address in self._by_address:
-            raise UsageError(f"there is a host {name!r} or one at {address} already")
+            raise UsageError(
+                f"cannot add host {name!r} at {address}: the name or the address is in use"
+            )
         host = SimHost(name, address)
         self._hosts[name] = self._by_address[address] = host
         self.names.set(name, [address])
         return host
 
     def host(self, name: str) -> SimHost:
-        """The machine of that name."""
+        """Return the host with this name."""
         if name not in self._hosts:
-            raise ConfigError(f"no host {name!r}; there are: {', '.join(self._hosts)}")
+            raise ConfigError(f"unknown host {name!r}; known hosts: {', '.join(self._hosts)}")
         return self._hosts[name]
 
     def set_name(self, name: str, addresses: str | Sequence[str]) -> None:
-        """Change what a name resolves to: addresses, or names of hosts."""
-        wanted = [addresses] if isinstance(addresses, str) else addresses
-        found = [self._hosts[it].address if it in self._hosts else it for it in wanted]
-        self.names.set(name, found)
-        self._log.add("network", "name", f"{name} is {', '.join(found)}")
+        """Set the addresses, or names of hosts, to which a name resolves."""
+        targets = [addresses] if isinstance(addresses, str) else addresses
+        resolved = [
+            self._hosts[target].address if target in self._hosts else target for target in targets
+        ]
+        self.names.set(name, resolved)
+        self._log.add("network", "name", f"{name} is {', '.join(resolved)}")
 
     def remove_name(self, name: str) -> None:
-        """Have the name unknown from now on."""
+        """Remove a name: it does not resolve any more."""
         self.names.remove(name)
         self._log.add("network", "name", f"{name} is unknown")
 
@@ -90,88 +107,88 @@ class Topology:
         duplicate: float | None = None,
         reorder: float | None = None,
     ) -> None:
-        """Change how the ways are, all of them or those between two hosts.
+        """Change the conditions of all links, or of those between two hosts.
 
         Args:
-            between: names of two hosts; without them all ways change, those set before too.
-            delay_s: least and most time that anything takes.
-            loss: chance of a datagram to be lost.
-            duplicate: chance of a datagram to arrive twice.
-            reorder: chance of a datagram to be overtaken by later ones.
+            between: names of two hosts; without them all links change, also those set before.
+            delay_s: minimum and maximum delay.
+            loss: probability that a datagram is lost.
+            duplicate: probability that a datagram arrives twice.
+            reorder: probability that later datagrams overtake a datagram.
         """
-        wanted = {"delay_s": delay_s, "loss": loss, "duplicate": duplicate, "reorder": reorder}
-        changes = {name: value for name, value in wanted.items() if value is not None}
-        before = self.ways.default
+        settings = {"delay_s": delay_s, "loss": loss, "duplicate": duplicate, "reorder": reorder}
+        changes = {name: value for name, value in settings.items() if value is not None}
+        before = self.links.default
         if between is not None:
-            before = self.ways.get(*(self.host(name).name for name in between))
-        self.ways.set(msgspec.structs.replace(before, **changes), between)
-        where = "everywhere" if between is None else f"between {between[0]} and {between[1]}"
-        told = ", ".join(f"{name} {value}" for name, value in changes.items())
-        self._log.add("network", "disturbed", f"{where}: {told}")
+            before = self.links.get(*(self.host(name).name for name in between))
+        self.links.set(msgspec.structs.replace(before, **changes), between)
+        scope = "everywhere" if between is None else f"between {between[0]} and {between[1]}"
+        description = ", ".join(f"{name} {value}" for name, value in changes.items())
+        self._log.add("network", "disturbed", f"{scope}: {description}")
 
     def reset_conditions(self) -> None:
-        """Take back everything that `disturb` changed."""
-        self.ways.set(DEFAULT_CONDITIONS, None)
+        """Reset all links to the default conditions."""
+        self.links.set(DEFAULT_CONDITIONS, None)
         self._log.add("network", "calm")
 
     def partition(
         self, group: Iterable[str] | str, other: Iterable[str] | str, *, one_way: bool = False
     ) -> None:
-        """Let nothing through between two groups, or from the first to the second.
+        """Block the links between two groups, or only those from the first to the second.
 
-        Data of connections waits, and arrives when the partition is healed; datagrams are lost.
+        Data of connections arrives when the partition is healed; datagrams are lost.
         """
         firsts, seconds = self._names(group), self._names(other)
-        self.ways.block(firsts, seconds)
+        self.links.block(firsts, seconds)
         if not one_way:
-            self.ways.block(seconds, firsts)
+            self.links.block(seconds, firsts)
         arrow = "to" if one_way else "and"
         self._log.add("network", "partition", f"{','.join(firsts)} {arrow} {','.join(seconds)}")
 
     def heal(
         self, group: Iterable[str] | str | None = None, other: Iterable[str] | str | None = None
     ) -> None:
-        """End every partition, or what keeps two groups apart."""
+        """Remove all partitions, or those between two groups."""
         if group is None or other is None:
-            self.ways.unblock(None)
+            self.links.unblock(None)
             self._log.add("network", "healed")
         else:
             firsts, seconds = self._names(group), self._names(other)
-            self.ways.unblock((firsts, seconds))
+            self.links.unblock((firsts, seconds))
             self._log.add("network", "healed", f"{','.join(firsts)} and {','.join(seconds)}")
-        self._try_again()
+        self._retry_waiting()
 
     def reset_connections(self, first: str, second: str) -> int:
-        """Break the connections between two hosts; returns how many there were."""
+        """Reset the connections between two hosts; return their number."""
         far = self.host(second).name
-        found = [
-            it
-            for it in self.host(first).sockets
-            if isinstance(it, MemoryTransport) and it.outgoing.target.host.name == far
+        transports = [
+            transport
+            for transport in self.host(first).sockets
+            if isinstance(transport, MemoryTransport) and transport.outgoing.target.host.name == far
         ]
-        for transport in found:
+        for transport in transports:
             self.break_connection(transport, reset_error())
-        self._log.add("network", "reset", f"{first} and {second}: {len(found)} connections")
-        return len(found)
+        self._log.add("network", "reset", f"{first} and {second}: {len(transports)} connections")
+        return len(transports)
 
     def slow_reader(self, name: str, bytes_per_s: float | None) -> None:
-        """Have the processes of a host read each connection no faster; None lifts that."""
+        """Limit the rate at which processes of a host read a connection; None removes the limit."""
         if bytes_per_s is not None and not bytes_per_s > 0:
             raise ConfigError(f"bytes_per_s={bytes_per_s} must be more than 0, or None")
         self.host(name).read_rate = bytes_per_s
-        told = "without limit" if bytes_per_s is None else f"{bytes_per_s:g} bytes/s"
-        self._log.add(name, "reads", told)
+        rate = "without limit" if bytes_per_s is None else f"{bytes_per_s:g} bytes/s"
+        self._log.add(name, "reads", rate)
 
     def lose_power(self, name: str) -> None:
-        """Turn a host off: it says nothing to anybody."""
+        """Turn a host off: its peers receive nothing."""
         self.host(name).lose_power()
 
     def restore_power(self, name: str) -> None:
-        """Turn a host on again; it knows of none of its old connections."""
+        """Turn a host on again, without its old connections."""
         host = self.host(name)
         if not host.is_on:
             host.is_on = True
-            self._try_again()
+            self._retry_waiting()
 
     def _names(self, group: Iterable[str] | str) -> list[str]:
         names = [group] if isinstance(group, str) else group
@@ -180,56 +197,31 @@ class Topology:
     # For transports.
 
     def reaches(self, source: SimHost, target: SimHost) -> bool:
-        """Whether something from the source arrives at the target now."""
-        return target.is_on and self.ways.is_reachable(source.name, target.name)
+        """Whether data of the source reaches the target now."""
+        return target.is_on and self.links.is_reachable(source.name, target.name)
 
     def on_link_open(self, retry: Callable[[], None]) -> None:
-        """Have something called when a way may have opened."""
+        """Call a function once when a link may have opened."""
         self._waiting.append(retry)
 
     def break_connection(self, transport: MemoryTransport, error: OSError) -> None:
-        """Have both ends lose a connection."""
+        """Reset both ends of a connection."""
         peer = transport.outgoing.target
         transport.reset_by_kernel(error)
         peer.reset_by_kernel(reset_error())
 
-    def _try_again(self) -> None:
+    def _retry_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for retry in waiting:
             delay_s = self.rng.uniform(0, _RETRY_S_MAX)
             self.loop.call_later(delay_s, retry, context=self.context)
 
-
-ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
-
-_LOOK_UP_S_MAX = 0.002
-_OWN_NAME = "test"
-_OWN_ADDRESS = "10.255.255.254"
-
-
-class MemoryNetwork(Topology):
-    """Connects the hosts of one simulated loop, with the transports of real sockets.
-
-    Attributes:
-        own_host: where the test itself runs.
-        stream_timeout_s: a connection whose data stands still for so long breaks, as with TCP.
-        connect_timeout_s: nobody waits longer for an answer to a request to connect.
-    """
-
-    def __init__(self, loop: SimLoop, rng: Random, log: EventLog) -> None:
-        super().__init__(loop, rng, log)
-        self.stream_timeout_s = 900.0
-        self.connect_timeout_s = 127.0
-        self.own_host = self.add_host(_OWN_NAME, _OWN_ADDRESS)
-
-    # For transports.
-
     def log(self, host: SimHost, verb: str, details: str) -> None:
-        """Write down what happened at a host."""
+        """Add an event of a host to the log."""
         self._log.add(host.name, verb, details)
 
     def deliver(self, source: SimHost, target: SimHost, action: Callable[[], None]) -> None:
-        """Act when a packet has arrived that is sent again until it does."""
+        """Call an action when a packet arrives, which is retransmitted until then."""
 
         def arrive() -> None:
             if self.reaches(source, target):
@@ -237,11 +229,11 @@ class MemoryNetwork(Topology):
             else:
                 self.on_link_open(arrive)
 
-        delay = self.ways.delay(source.name, target.name)
+        delay = self.links.delay(source.name, target.name)
         self.loop.call_later(delay, arrive, context=self.context)
 
     def host_at(self, address: str, source: SimHost) -> SimHost | None:
-        """Who is reached at an address from a host."""
+        """Return the host that an address means at the source, or None."""
         if address.startswith("127.") or address == WILDCARD:
             return source
         return self._by_address.get(address)
@@ -252,13 +244,13 @@ class MemoryNetwork(Topology):
     # For the loop.
 
     async def resolve(self, host: Any, port: Any, **options: Any) -> list[tuple[Any, ...]]:
-        """What a name resolves to, after the time the question takes."""
-        await asyncio.sleep(self.rng.uniform(0, _LOOK_UP_S_MAX))
+        """Resolve a name, after a random delay."""
+        await asyncio.sleep(self.rng.uniform(0, _RESOLVE_S_MAX))
         return self.names.getaddrinfo(host, port, **options)
 
     async def look_up_name(self, address: tuple[Any, ...]) -> tuple[str, str]:
-        """The name for an address, after the time the question takes."""
-        await asyncio.sleep(self.rng.uniform(0, _LOOK_UP_S_MAX))
+        """Return the name of an address, after a random delay."""
+        await asyncio.sleep(self.rng.uniform(0, _RESOLVE_S_MAX))
         return (self.names.name_of(str(address[0])), str(address[1]))
 
     async def connect(
@@ -268,14 +260,14 @@ class MemoryNetwork(Topology):
         port: int | None,
         local: tuple[str, int] | None,
     ) -> tuple[asyncio.Transport, ProtocolT]:
-        """Open a connection; tries the addresses of a name one after another."""
+        """Open a connection to the first address of a name that accepts it."""
         if not port:
-            raise UsageError("a connection needs the port of its peer")
+            raise UsageError("cannot connect without a port: pass the port of the peer")
         source = self._current_host()
         errors: list[OSError] = []
         for address in [entry[4][0] for entry in await self.resolve(name, port, proto=6)]:
-            wanted = local or (source.source_address(address), 0)
-            near = (source.own_address(wanted[0]), wanted[1])
+            bound = local or (source.source_address(address), 0)
+            near = (source.own_address(bound[0]), bound[1])
             own = (near[0], source.dialed.take(*near, object()))
             try:
                 transport = await DialAttempt(self, source, own, (address, port)).connect()
@@ -285,16 +277,16 @@ class MemoryNetwork(Topology):
                     raise
                 errors.append(error)
                 continue
-            return await self._begin(transport, factory())
+            return await self._start(transport, factory())
         if len(errors) == 1:
             raise errors[0]
         raise OSError(f"Multiple exceptions: {', '.join(map(str, errors))}")
 
-    async def _begin(
+    async def _start(
         self, transport: MemoryTransport, protocol: ProtocolT
     ) -> tuple[asyncio.Transport, ProtocolT]:
         ready = self.loop.create_future()
-        transport.begin(protocol, ready)
+        transport.start(protocol, ready)
         try:
             await ready
         except BaseException:
@@ -308,11 +300,11 @@ class MemoryNetwork(Topology):
         names: str | Sequence[str] | None,
         port: int,
     ) -> MemoryServer:
-        """Bind at the caller's own host."""
+        """Bind a server at the host of the caller."""
         host = self._current_host()
-        wanted = [names] if names is None or isinstance(names, str) else list(names)
+        requested = [names] if names is None or isinstance(names, str) else list(names)
         server = MemoryServer(self, host, factory)
-        server.bind([host.own_address(name) for name in wanted], port)
+        server.bind([host.own_address(name) for name in requested], port)
         return server
 
     async def open_datagrams(
@@ -321,7 +313,7 @@ class MemoryNetwork(Topology):
         local: tuple[str, int] | None,
         remote: tuple[str, int] | None,
     ) -> tuple[asyncio.DatagramTransport, ProtocolT]:
-        """Bind a datagram socket at the caller's own host."""
+        """Bind a datagram socket at the host of the caller."""
         host = self._current_host()
         peer = None if remote is None else (await self.resolve(*remote, proto=17))[0][4]
         own = host.source_address(peer[0]) if peer is not None else WILDCARD
@@ -329,29 +321,29 @@ class MemoryNetwork(Topology):
         transport = MemoryDatagramTransport(self, host, near, peer)
         protocol = factory()
         ready = self.loop.create_future()
-        transport.begin(protocol, ready)
+        transport.start(protocol, ready)
         await ready
         return transport, protocol
 
-    # Datagrams on their way.
+    # Datagrams.
 
     def send_datagram(
         self, sender: MemoryDatagramTransport, data: bytes, target: SocketAddress
     ) -> None:
-        """Send one; it may be lost, doubled, late."""
+        """Send a datagram, which may be lost, duplicated or reordered."""
         host = self.host_at(target[0], sender.host)
         if host is None:
             return
         names = (sender.host.name, host.name)
-        conditions = DEFAULT_CONDITIONS if host is sender.host else self.ways.get(*names)
-        chance = self.rng.random
-        if conditions.loss and chance() < conditions.loss:
+        conditions = DEFAULT_CONDITIONS if host is sender.host else self.links.get(*names)
+        random = self.rng.random
+        if conditions.loss and random() < conditions.loss:
             return
-        copies = 2 if conditions.duplicate and chance() < conditions.duplicate else 1
+        copies = 2 if conditions.duplicate and random() < conditions.duplicate else 1
         for _ in range(copies):
-            when = self.loop.time() + self.ways.delay(*names)
-            if conditions.reorder and chance() < conditions.reorder:
-                when += self.ways.reorder_delay(*names)
+            when = self.loop.time() + self.links.delay(*names)
+            if conditions.reorder and random() < conditions.reorder:
+                when += self.links.reorder_delay(*names)
             else:
                 when = sender.in_order(target, when)
             self.loop.call_at(when, self._arrive, sender, host, data, target, context=self.context)

@@ -1,7 +1,7 @@
-"""One direction of a connection: bytes in order, cut and delayed by chance, a limit in flight.
+"""One direction of a connection: bytes in order, in random segments with random delays.
 
-It stands for the kernels of both hosts and the way between them. Nothing is lost: what cannot get
-through waits, as TCP sends again until somebody gives up.
+A pipe models the kernels of both hosts and the link between them. Nothing is lost: blocked data
+waits, as TCP retransmits until it times out.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from postroad.testing.simulation.network.transport import MemoryTransport
 
 WINDOW_BYTES = 256 * 1024
-"""Bytes on their way or not yet read; then the writer has to wait."""
+"""Maximum of bytes in flight or unread; at this limit the writer waits."""
 
 _PIECE_BYTES_MAX = 64 * 1024
 _CUT_CHANCE = 0.25
 
 
 class StreamEnd(enum.Enum):
-    """What ends a direction."""
+    """How a direction of a connection ends."""
 
     FIN = "end"
     RESET = "reset"
 
 
 class Pipe:
-    """Carries what one transport writes to the one that reads it."""
+    """Carries data from the transport that writes to the one that reads."""
 
     __slots__ = (
         "_arrived",
@@ -58,27 +58,27 @@ class Pipe:
         self.source = source
         self.target = target
         self._in_flight: deque[bytes | StreamEnd] = deque()
-        # How many of them should have arrived, and whether something is in their way.
+        # How many segments are due, and whether the link is blocked.
         self._due = 0
         self._is_stuck = False
-        # Ends the connection when it was stuck for too long.
+        # Breaks the connection when it was blocked for too long.
         self._patience: asyncio.TimerHandle | None = None
-        # When the last one that left arrives: none overtakes another.
+        # When the last segment arrives: none overtakes another.
         self._latest = 0.0
         self._arrived: deque[bytes] = deque()
         self.arrived_bytes = 0
-        # What was taken from the writer and not yet read by the reader.
+        # Bytes that the writer has sent and the reader has not read.
         self._unread_bytes = 0
-        # What was read since the writer was last told, and whether there is anything to tell it.
+        # Bytes read since the last acknowledgement, and whether one is pending.
         self._taken_bytes = 0
         self._has_news = False
-        # Set when the end has arrived.
+        # Set when the end of the stream has arrived.
         self.end: StreamEnd | None = None
 
-    # The writer's side.
+    # Writer.
 
     def send(self, data: bytes | memoryview) -> int:
-        """Take as much as there is room for; returns how much that is."""
+        """Accept data up to the capacity; return the number of bytes accepted."""
         taken = min(len(data), WINDOW_BYTES - self._unread_bytes)
         if taken <= 0:
             return 0
@@ -94,31 +94,31 @@ class Pipe:
         return taken
 
     def finish(self, mark: StreamEnd) -> None:
-        """Send that nothing more comes."""
+        """Send the end of the stream."""
         self._depart(mark)
 
     def discard_in_flight(self) -> None:
-        """Nobody sends again what has not arrived."""
+        """Discard data that has not arrived: it is not retransmitted."""
         self._in_flight.clear()
         self._due = 0
         self._cancel_retry()
 
     def _depart(self, segment: bytes | StreamEnd) -> None:
         network = self._network
-        delay = network.ways.delay(self.source.host.name, self.target.host.name)
+        delay = network.links.delay(self.source.host.name, self.target.host.name)
         self._latest = max(self._latest, network.loop.time() + delay)
         self._in_flight.append(segment)
         network.loop.call_at(self._latest, self._arrive, context=network.context)
 
-    # The way.
+    # Link.
 
     def _arrive(self) -> None:
         if len(self._in_flight) > self._due:
             self._due += 1
             if not self._is_stuck:
-                self._go_on()
+                self._deliver_due()
 
-    def _go_on(self) -> None:
+    def _deliver_due(self) -> None:
         if self._due and not self._network.reaches(self.source.host, self.target.host):
             self._wait_for_link()
             return
@@ -133,13 +133,15 @@ class Pipe:
         self._network.on_link_open(self._retry)
         if self._patience is None:
             self._patience = self._network.loop.call_later(
-                self._network.stream_timeout_s, self._give_up, context=self._network.context
+                self._network.stream_timeout_s,
+                self._on_stream_timeout,
+                context=self._network.context,
             )
 
     def _retry(self) -> None:
         if self._is_stuck:
             self._is_stuck = False
-            self._go_on()
+            self._deliver_due()
 
     def _cancel_retry(self) -> None:
         self._is_stuck = False
@@ -147,13 +149,13 @@ class Pipe:
             self._patience.cancel()
             self._patience = None
 
-    def _give_up(self) -> None:
+    def _on_stream_timeout(self) -> None:
         self._patience = None
         self.discard_in_flight()
         self.source.reset_by_kernel(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
 
     def _confirm(self) -> None:
-        """Tell the writer what arrived and was read, if word of it gets there."""
+        """Acknowledge read bytes to the writer, if the link back is open."""
         if self._has_news and not self._network.reaches(self.target.host, self.source.host):
             self._wait_for_link()
             return
@@ -162,13 +164,13 @@ class Pipe:
         if self._taken_bytes:
             self._unread_bytes -= self._taken_bytes
             self._taken_bytes = 0
-            self.source.on_room()
+            self.source.on_capacity()
 
-    # The reader's side.
+    # Reader.
 
     def _deliver(self, segment: bytes | StreamEnd) -> None:
         target = self.target
-        if target.is_gone:
+        if target.is_socket_closed:
             if isinstance(segment, bytes):
                 target.outgoing.finish(StreamEnd.RESET)
         elif isinstance(segment, bytes):
@@ -180,7 +182,7 @@ class Pipe:
             target.on_readable()
 
     def take(self, size_max: int) -> bytes:
-        """What has arrived, up to a size; empty if nothing has."""
+        """Remove and return received data, up to a size; empty if there is none."""
         arrived = self._arrived
         if not arrived:
             return b""

@@ -1,4 +1,4 @@
-"""Listening at the memory network."""
+"""Servers of the memory network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BoundSocket:
-    """What a server shows of its sockets: the address."""
+    """A listening socket as `asyncio.Server.sockets` shows it."""
 
     family = socket.AF_INET
 
@@ -25,7 +25,7 @@ class BoundSocket:
         self.type = kind
 
     def getsockname(self) -> SocketAddress:
-        """The address and port that are bound."""
+        """Return the bound address and port."""
         return self._name
 
     def __repr__(self) -> str:
@@ -33,7 +33,7 @@ class BoundSocket:
 
 
 class MemoryListener:
-    """One port that a server listens at, as the host's kernel sees it."""
+    """A port at which a server listens, in the kernel of its host."""
 
     def __init__(self, host: SimHost, server: MemoryServer, address: str, port: int) -> None:
         self._host = host
@@ -43,21 +43,21 @@ class MemoryListener:
         host.sockets[self] = None
 
     def release(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         if self._host.sockets.pop(self, self) is None:
             self._host.listeners.release(self.address, self.port)
 
     def close_by_kernel(self) -> None:
-        """The process is gone, and its server with it."""
+        """End the server because the process ended."""
         self.server.end()
 
     def power_off(self) -> None:
-        """The power is gone, and the server with it."""
+        """End the server because the host has no power."""
         self.server.end()
 
 
 class MemoryServer(asyncio.AbstractServer):
-    """What `create_server` returns."""
+    """The simulated `asyncio.Server`."""
 
     def __init__(
         self, network: MemoryNetwork, host: SimHost, factory: Callable[[], asyncio.BaseProtocol]
@@ -69,13 +69,13 @@ class MemoryServer(asyncio.AbstractServer):
         self._listeners: list[MemoryListener] = []
         self._is_serving = False
         self._is_closed = False
-        # Connections that were accepted and are open, oldest first.
+        # Open accepted connections, oldest first.
         self._open: dict[MemoryTransport, None] = {}
         self._all_closed: asyncio.Future[None] = network.loop.create_future()
         self._forever: asyncio.Future[None] | None = None
 
     def bind(self, addresses: list[str], port: int) -> None:
-        """Take the port at each address, or none."""
+        """Bind the port at all addresses, or at none."""
         try:
             for address in addresses:
                 listener = MemoryListener(self._host, self, address, port)
@@ -85,17 +85,18 @@ class MemoryServer(asyncio.AbstractServer):
             self.close()
             raise
 
-    # What asyncio.Server has.
+    # The interface of asyncio.Server.
 
     @property
     def sockets(self) -> tuple[Any, ...]:
         """The bound addresses; empty once closed."""
         return tuple(
-            BoundSocket((it.address, it.port), socket.SOCK_STREAM) for it in self._listeners
+            BoundSocket((listener.address, listener.port), socket.SOCK_STREAM)
+            for listener in self._listeners
         )
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        """The simulated loop."""
+        """Return the simulated loop."""
         return self._network.loop
 
     def is_serving(self) -> bool:
@@ -117,7 +118,7 @@ class MemoryServer(asyncio.AbstractServer):
             self.close()
 
     def close(self) -> None:
-        """Listen no more; connections stay open."""
+        """Stop listening; accepted connections stay open."""
         self._is_serving = False
         self._is_closed = True
         for listener in self._listeners:
@@ -125,15 +126,15 @@ class MemoryServer(asyncio.AbstractServer):
         self._listeners = []
         if self._forever is not None and not self._forever.done():
             self._forever.cancel()
-        self._settle()
+        self._complete_if_closed()
 
     def close_clients(self) -> None:
-        """Close every connection that was accepted."""
+        """Close all accepted connections."""
         for transport in list(self._open):
             transport.close()
 
     def abort_clients(self) -> None:
-        """Abort every connection that was accepted."""
+        """Abort all accepted connections."""
         for transport in list(self._open):
             transport.abort()
 
@@ -142,31 +143,31 @@ class MemoryServer(asyncio.AbstractServer):
         await asyncio.shield(self._all_closed)
 
     def on_transport_closed(self, transport: MemoryTransport) -> None:
-        """A connection was closed."""
+        """Remove a closed connection."""
         self._open.pop(transport, None)
-        self._settle()
+        self._complete_if_closed()
 
-    def _settle(self) -> None:
+    def _complete_if_closed(self) -> None:
         if self._is_closed and not self._open and not self._all_closed.done():
             self._all_closed.set_result(None)
 
     # Called by the network.
 
     def end(self) -> None:
-        """Its process is no more."""
+        """End the server with its process."""
         self._is_serving = False
 
     def new_context(self) -> Context:
-        """What a connection's callbacks run in."""
+        """Return a context for the callbacks of a connection."""
         return self._context.copy()
 
     def accept(self, transport: MemoryTransport, context: Context) -> None:
-        """A connection came in; the process takes it when it runs."""
-        self._network.loop.call_soon(self._take, transport, context=context)
+        """Accept a connection when the process runs next."""
+        self._network.loop.call_soon(self._start, transport, context=context)
 
-    def _take(self, transport: MemoryTransport) -> None:
+    def _start(self, transport: MemoryTransport) -> None:
         if self._is_serving:
             self._open[transport] = None
-            transport.begin(self._factory(), None)
-        elif not transport.is_gone:
+            transport.start(self._factory(), None)
+        elif not transport.is_socket_closed:
             self._network.break_connection(transport, reset_error())

@@ -21,7 +21,7 @@ from postroad.net.requests import (
 from postroad.wire import ReplyFrame, ReplyStatus
 
 
-def test_replies_that_are_errors_are_told_as_such(subtests: pytest.Subtests) -> None:
+def test_error_from_result_error_reply_maps_to_exception(subtests: pytest.Subtests) -> None:
     for reply, kind, detail, retryable in [
         (ReplyFrame(1, ReplyStatus.NO_HANDLER, b""), NoHandlerError, "no handler for 'echo'", True),
         (
@@ -64,7 +64,7 @@ def test_replies_that_are_errors_are_told_as_such(subtests: pytest.Subtests) -> 
             assert error.outcome is Outcome.REPLIED
 
 
-def test_remote_code_survives_being_told_of_a_message() -> None:
+def test_error_with_context_keeps_remote_code() -> None:
     error = error_from_result(
         ReplyFrame(1, ReplyStatus.HANDLER_FAILED, b"no", ConnectError.code, True), "echo"
     )
@@ -86,7 +86,7 @@ def test_expired_or_stopped_requests_have_an_unknown_outcome() -> None:
     assert not error.retryable
 
 
-def test_one_end_is_told_of_many_requests() -> None:
+def test_connection_down_is_shared_by_many_requests() -> None:
     down = ConnectionDown(ConnectionClosedError("gone"))
     told = [
         error_from_result(down, subject).with_context(peer="host:1", subject=subject, elapsed_s=1.0)

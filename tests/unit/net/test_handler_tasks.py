@@ -46,29 +46,29 @@ def test_cancelling_looks_at_no_other_request() -> None:
     assert not backlog
 
 
-def test_what_waits_keeps_its_order_also_under_one_id() -> None:
+def test_backlog_keeps_order_with_duplicate_ids() -> None:
     backlog = Backlog()
     requests = [RequestFrame(id, "a", bytes([index])) for index, id in enumerate([5, 5, *IDS, 5])]
     for index, request in enumerate(requests):
         backlog.add(request, float(index))
     assert len(backlog) == len(requests)
-    assert [backlog.take_first() for _ in requests] == [
+    assert [backlog.pop_first() for _ in requests] == [
         (request, float(index)) for index, request in enumerate(requests)
     ]
 
 
-def test_what_is_kept_stays_in_order_and_the_others_are_given_back() -> None:
+def test_backlog_retain_keeps_order_and_returns_others() -> None:
     backlog = Backlog()
     requests = [RequestFrame(7, subject, b"") for subject in "abab"]
     for request in requests:
         backlog.add(request, 1.0)
-    assert backlog.keep(lambda request: request.subject == "b") == requests[::2]
-    assert [backlog.take_first()[0] for _ in range(2)] == requests[1::2]
+    assert backlog.retain(lambda request: request.subject == "b") == requests[::2]
+    assert [backlog.pop_first()[0] for _ in range(2)] == requests[1::2]
     assert not backlog.cancel(7)
 
 
 @pytest.mark.parametrize("ending", ["expire", "cancel_requests", "cancel_all"])
-async def test_no_handler_is_lost_whatever_ids_its_request_and_others_have(ending: str) -> None:
+async def test_handlers_with_hostile_ids_are_all_tracked(ending: str) -> None:
     """A peer may reuse an id, and guess what key another handler of that id has."""
     loop = asyncio.get_running_loop()
     runs = HandlerTasks(100)

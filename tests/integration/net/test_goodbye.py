@@ -58,7 +58,9 @@ async def test_transient_request_waits_for_a_server_that_starts_later() -> None:
     address = unused_address()
     async with nothing_left(), make_service("client") as client:
         request = asyncio.create_task(
-            client.request(address, "echo", b"1", timeout=20.0, keep_alive=False, wait=True)
+            client.request(
+                address, "echo", b"1", timeout=20.0, keep_alive=False, wait_for_connection=True
+            )
         )
         await eventually(lambda: client.statistics().connections_failed >= 2)
         assert not request.done()
@@ -68,10 +70,12 @@ async def test_transient_request_waits_for_a_server_that_starts_later() -> None:
             await eventually(lambda: client.statistics().dialed == 0)
 
 
-async def test_transient_request_that_waits_tells_why_it_gave_up() -> None:
+async def test_exclusive_request_timeout_names_last_failure() -> None:
     async with make_service("client", limits={"backoff_first_s": 0.01}) as client:
         with pytest.raises(ReplyTimeoutError, match="the last attempt: cannot connect") as caught:
-            await client.request(unused_address(), "echo", timeout=0.5, keep_alive=False, wait=True)
+            await client.request(
+                unused_address(), "echo", timeout=0.5, keep_alive=False, wait_for_connection=True
+            )
         assert caught.value.outcome is Outcome.NOT_SENT
         assert client.statistics().connections_failed >= 2
 
@@ -79,7 +83,7 @@ async def test_transient_request_that_waits_tells_why_it_gave_up() -> None:
 # A server that stops.
 
 
-async def test_requests_not_read_yet_are_told_that_the_server_stops() -> None:
+async def test_goodbye_unread_requests_get_stopping_reply() -> None:
     """A few are at work, some are in the server's memory, most in the socket."""
     total, at_work = 500, 4
     async with running_pair(
@@ -139,7 +143,7 @@ async def test_a_server_that_stops_under_load_leaves_no_doubt() -> None:
         return message.payload
 
     async with running_pair() as pair:
-        pair.server.subscribe("note", note)
+        pair.server.serve("note", note)
         load = Load(pair)
         tasks = [asyncio.create_task(load.run()) for _ in range(callers)]
         await eventually(lambda: load.answered > 3_000)
@@ -161,7 +165,7 @@ async def test_a_server_that_stops_under_load_leaves_no_doubt() -> None:
 
 
 @pytest.mark.parametrize("who", ["client", "server"])
-async def test_stop_goes_on_when_its_caller_is_cancelled(who: str) -> None:
+async def test_stop_continues_when_caller_is_cancelled(who: str) -> None:
     async with nothing_left(), running_pair() as pair:
         (request,) = await pair.begin()
         service = pair.client if who == "client" else pair.server

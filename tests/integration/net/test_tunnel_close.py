@@ -47,7 +47,7 @@ async def test_either_end_may_close(is_client: bool) -> None:
 
 
 @both_loops
-async def test_closing_at_once_or_again_is_told_once() -> None:
+async def test_transport_closed_twice_reports_one_loss() -> None:
     async with running_tunnels() as pair, nothing_left():
         near, far = await pair.open()
         near.tunnel.close("had enough")
@@ -65,7 +65,7 @@ async def test_closing_at_once_or_again_is_told_once() -> None:
 
 
 @both_loops
-async def test_what_was_posted_before_closing_arrives() -> None:
+async def test_tunnel_messages_sent_before_close_arrive() -> None:
     """Also what the other end posts before it hears of it; closing at once would lose both."""
     async with running_tunnels() as pair:
         near, far = await pair.open()
@@ -146,8 +146,8 @@ async def test_a_server_that_takes_a_tunnel_and_says_goodbye_in_one_breath(
 
     async with RawServer(serve) as server, running_tunnels() as pair:
         with pytest.raises(ConnectionClosedError, match="sorry"):
-            await pair.client.open_tunnel(server.address, greet)
-        tunnel = await pair.client.open_tunnel(server.address, pair.users)
+            await pair.client.tunnels.open(server.address, greet)
+        tunnel = await pair.client.tunnels.open(server.address, pair.users)
         await tunnel.wait_closed()
         assert pair.users.last.payloads == [b"fine"]
         assert pair.users.last.reasons == ["the peer closed the connection: sorry"]
@@ -220,12 +220,12 @@ async def freeze(peer: RawPeer) -> None:
     await asyncio.Event().wait()
 
 
-async def test_frozen_peer_is_given_up() -> None:
+async def test_frozen_peer_is_disconnected() -> None:
     async with (
         RawServer(freeze) as server,
         running_tunnels(client_limits=BEATING, server_limits=BEATING) as pair,
     ):
-        await pair.client.open_tunnel(server.address, pair.users)
+        await pair.client.tunnels.open(server.address, pair.users)
         with await raw_tunnel(pair.server.address):
             users = (pair.users.last, pair.server_users.last)
             await eventually(lambda: all(user.reasons for user in users))
@@ -242,7 +242,7 @@ async def test_two_quiet_ends_keep_each_other_alive() -> None:
         assert near.reasons == far.reasons == []
 
 
-async def test_a_peer_that_talks_but_never_reads_is_given_up() -> None:
+async def test_tunnel_peer_that_never_reads_is_disconnected() -> None:
     """Its heartbeats say that it lives; what waits for it would be kept for ever."""
     limits = {"frame_timeout_s": 0.3, "write_buffer_bytes_max": 16 * KIB}
     async with running_tunnels(server_limits=limits) as pair:
@@ -282,7 +282,7 @@ async def test_a_service_that_stops_says_goodbye_on_its_tunnels(is_client: bool)
 
 async def test_stopping_does_not_wait_for_a_frozen_peer_beyond_the_grace() -> None:
     async with RawServer(freeze) as server, running_tunnels() as pair:
-        await pair.client.open_tunnel(server.address, pair.users)
+        await pair.client.tunnels.open(server.address, pair.users)
         with await raw_tunnel(pair.server.address):
             loop = asyncio.get_running_loop()
             started = loop.time()
@@ -296,7 +296,7 @@ async def test_stopping_does_not_wait_for_a_frozen_peer_beyond_the_grace() -> No
 async def test_stopping_while_a_tunnel_is_being_opened() -> None:
     async with blackhole() as address, nothing_left():
         async with make_service("a") as service:
-            opening = asyncio.create_task(service.open_tunnel(address, Recorders()))
+            opening = asyncio.create_task(service.tunnels.open(address, Recorders()))
             await asyncio.sleep(0.01)
         with pytest.raises(NotRunningError, match="stopped while connecting"):
             await opening

@@ -131,7 +131,7 @@ class Storm:
 
     def _use(self, side: Side) -> None:
         node = next(node for node in self.nodes if side in self._sides_of(node))
-        self.sim.loop.call_soon(side.act, context=node.lane.context.copy())
+        self.sim.loop.call_soon(side.act, context=node.process.context.copy())
 
     def _sides_of(self, node: SimNode) -> list[Side]:
         return [pair[self.nodes.index(node)] for pair in self.pairs]
@@ -146,7 +146,7 @@ class Storm:
             for side in self._sides_of(node):
                 if side.transport is not None and not side.is_lost:
                     resume = side.transport.resume_reading
-                    self.sim.loop.call_soon(resume, context=node.lane.context.copy())
+                    self.sim.loop.call_soon(resume, context=node.process.context.copy())
         self.sim.run_for(30.0)
 
 

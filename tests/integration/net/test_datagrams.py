@@ -157,7 +157,7 @@ async def test_unresolvable_host(host: str, caplog: pytest.LogCaptureFixture) ->
     assert len([it for it in caplog.records if "host is unknown" in it.getMessage()]) == 1
 
 
-async def test_host_names_are_resolved_and_nobody_needs_to_be_there() -> None:
+async def test_datagram_host_name_resolves_without_receiver() -> None:
     async with two() as pair:
         for _ in range(3):
             assert await pair.sender.send(unused_address(), "tick")
@@ -176,12 +176,12 @@ async def test_not_running() -> None:
     with pytest.raises(UsageError, match="started already"):
         await unicast.start()
     address = unicast.address
-    assert repr(unicast) == f"<Unicast alone at {address}>"
+    assert repr(unicast) == f"<DatagramService alone at {address}>"
     await unicast.stop()
     await unicast.stop()
     with pytest.raises(NotRunningError):
         await unicast.send(address, "tick")
-    assert repr(unicast) == "<Unicast alone not running>"
+    assert repr(unicast) == "<DatagramService alone not running>"
 
 
 async def test_stopped_while_resolving() -> None:
@@ -261,7 +261,7 @@ async def test_post_to_a_host_that_is_none_is_counted() -> None:
         assert statistics.sent + statistics.unresolved == len(hosts)
 
 
-async def test_post_of_what_cannot_be_sent_is_refused_at_once() -> None:
+async def test_send_nowait_invalid_datagram_raises_at_once() -> None:
     async with two() as pair:
         for host in ("127.0.0.1", "localhost"):
             with pytest.raises(MessageTooLargeError):
@@ -272,7 +272,7 @@ async def test_post_of_what_cannot_be_sent_is_refused_at_once() -> None:
             pair.sender.send_nowait(Address(host, 7), "tick")
 
 
-async def test_stop_ends_what_was_posted_and_not_found() -> None:
+async def test_stop_drops_datagrams_waiting_for_lookup() -> None:
     async with nothing_left():
         unicast = DatagramService(CLUSTER, "alone")
         await unicast.start()

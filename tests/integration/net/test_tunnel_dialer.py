@@ -51,8 +51,8 @@ def refuse(_tunnel: Tunnel) -> TunnelHandler:
 async def test_a_node_without_a_role_takes_no_tunnels() -> None:
     async with make_service("a") as client, make_service("b") as server:
         users = Recorders()
-        server.accept_tunnels(Recorders())
-        error = await refusal_of(client.open_tunnel(server.address, users))
+        server.tunnels.accept(Recorders())
+        error = await refusal_of(client.tunnels.open(server.address, users))
         assert "node 'b' accepts no tunnels: it has no role in the cells layer" in str(error)
         assert str(server.address) in str(error)
         assert users.all == []
@@ -60,26 +60,26 @@ async def test_a_node_without_a_role_takes_no_tunnels() -> None:
 
 async def test_a_node_that_accepts_none_takes_no_tunnels() -> None:
     async with running_tunnels() as pair, nothing_left():
-        pair.server.refuse_tunnels()
+        pair.server.tunnels.stop_accepting()
         users = Recorders()
-        error = await refusal_of(pair.client.open_tunnel(pair.server.address, users))
+        error = await refusal_of(pair.client.tunnels.open(pair.server.address, users))
         assert "the peer closed the connection: node 'core-1' takes no tunnels" in str(error)
         assert users.all == []
         assert pair.client.statistics().connections_failed == 1
         await eventually(lambda: pair.server.statistics().accepted == 0)
 
 
-async def test_either_side_tells_why_it_refuses() -> None:
+async def test_tunnel_rejection_of_either_side_has_reason() -> None:
     async with running_tunnels() as pair, nothing_left():
-        error = await refusal_of(pair.client.open_tunnel(pair.server.address, refuse))
+        error = await refusal_of(pair.client.tunnels.open(pair.server.address, refuse))
         assert "domain 'x' is known here already" in str(error)
         await eventually(lambda: pair.server_users.all and pair.server_users.last.reasons)
         assert pair.server_users.last.reasons == [
             "the peer closed the connection: domain 'x' is known here already"
         ]
-        pair.server.refuse_tunnels()
-        pair.server.accept_tunnels(refuse)
-        error = await refusal_of(pair.client.open_tunnel(pair.server.address, pair.users))
+        pair.server.tunnels.stop_accepting()
+        pair.server.tunnels.accept(refuse)
+        error = await refusal_of(pair.client.tunnels.open(pair.server.address, pair.users))
         assert "domain 'x' is known here already" in str(error)
         assert pair.users.all == []
 
@@ -97,13 +97,13 @@ async def test_an_accept_that_fails_costs_its_tunnel_only(
             raise failure("planted")
 
         with pytest.raises(ConnectionClosedError, match=f"{failure.__name__} in the node"):
-            await pair.client.open_tunnel(pair.server.address, fail)
-        pair.server.refuse_tunnels()
-        pair.server.accept_tunnels(fail)
+            await pair.client.tunnels.open(pair.server.address, fail)
+        pair.server.tunnels.stop_accepting()
+        pair.server.tunnels.accept(fail)
         with pytest.raises(
             ConnectionClosedError, match=f"{failure.__name__} in the node"
         ) as caught:
-            await pair.client.open_tunnel(pair.server.address, pair.users)
+            await pair.client.tunnels.open(pair.server.address, pair.users)
         assert caught.value.retryable, "it was no refusal"
         assert caplog.text.count(f"{failure.__name__}: planted") == 2
         near.tunnel.send_nowait("still", b"here")
@@ -113,7 +113,7 @@ async def test_an_accept_that_fails_costs_its_tunnel_only(
 async def test_another_node_than_the_expected_one() -> None:
     async with running_tunnels() as pair:
         with pytest.raises(WrongPeerError, match="expected node 'core-2', but") as caught:
-            await pair.client.open_tunnel(pair.server.address, pair.users, peer="core-2")
+            await pair.client.tunnels.open(pair.server.address, pair.users, peer="core-2")
         assert caught.value.retryable
         assert caught.value.outcome is Outcome.NOT_SENT
         assert pair.users.all == []
@@ -122,22 +122,22 @@ async def test_another_node_than_the_expected_one() -> None:
         near, _ = await pair.open(peer="core-1")
         assert near.tunnel.can_send
         # The right node may be back at that address soon, so trying again helps.
-        pair.server.refuse_tunnels()
+        pair.server.tunnels.stop_accepting()
         with pytest.raises(WrongPeerError):
-            await pair.client.open_tunnel(pair.server.address, pair.users, peer="core-2")
-        pair.server.introduce("", None)
+            await pair.client.tunnels.open(pair.server.address, pair.users, peer="core-2")
+        pair.server.set_hello_role("", None)
         with pytest.raises(WrongPeerError):
-            await pair.client.open_tunnel(pair.server.address, pair.users, peer="core-2")
+            await pair.client.tunnels.open(pair.server.address, pair.users, peer="core-2")
 
 
-async def test_a_namesake_and_another_cluster() -> None:
+async def test_tunnel_duplicate_name_or_other_cluster_is_rejected() -> None:
     async with running_tunnels() as pair:
         async with make_service("core-1") as namesake:
             with pytest.raises(DuplicateNamePeerError):
-                await namesake.open_tunnel(pair.server.address, pair.users)
+                await namesake.tunnels.open(pair.server.address, pair.users)
         async with make_service("other", cluster="another") as other:
             with pytest.raises(MessagingError):
-                await other.open_tunnel(pair.server.address, pair.users)
+                await other.tunnels.open(pair.server.address, pair.users)
         assert pair.users.all == pair.server_users.all == []
 
 
@@ -146,24 +146,24 @@ async def test_a_node_of_an_older_version() -> None:
         MessagingService(CLUSTER, "old", protocol=ProtocolConfig(version_max=2)) as old,
         running_tunnels() as pair,
     ):
-        error = await refusal_of(pair.client.open_tunnel(old.address, pair.users))
+        error = await refusal_of(pair.client.tunnels.open(old.address, pair.users))
         assert "the peer answered protocol version 2; tunnels need version 3" in str(error)
-        old.introduce("satellite", None)
-        error = await refusal_of(old.open_tunnel(pair.server.address, pair.users))
+        old.set_hello_role("satellite", None)
+        error = await refusal_of(old.tunnels.open(pair.server.address, pair.users))
         assert "version 2" in str(error)
 
 
 # Openings that fail.
 
 
-async def test_opening_to_nobody_fails() -> None:
+async def test_tunnel_open_without_listener_fails() -> None:
     async with running_tunnels() as pair, blackhole() as hole:
         address = unused_address()
         with pytest.raises(ConnectError) as caught:
-            await pair.client.open_tunnel(address, pair.users)
+            await pair.client.tunnels.open(address, pair.users)
         assert caught.value.retryable and str(address) in str(caught.value)
         with pytest.raises(ConnectError, match=r"no tunnel within 0\.1 s"):
-            await pair.client.open_tunnel(hole, pair.users, timeout=0.1)
+            await pair.client.tunnels.open(hole, pair.users, timeout=0.1)
         assert pair.client.statistics().dialed == 0
 
 
@@ -182,7 +182,7 @@ async def test_a_peer_that_never_takes_the_tunnel(timeout: float | None) -> None
         running_tunnels(client_limits=limits) as pair,
     ):
         with pytest.raises(MessagingError) as caught:
-            await pair.client.open_tunnel(server.address, pair.users, timeout=timeout)
+            await pair.client.tunnels.open(server.address, pair.users, timeout=timeout)
         text = "no tunnel within 0.1 s" if timeout else "no complete handshake within 0.2 s"
         assert text in str(caught.value)
         assert caught.value.retryable and caught.value.outcome is Outcome.NOT_SENT
@@ -190,9 +190,9 @@ async def test_a_peer_that_never_takes_the_tunnel(timeout: float | None) -> None
         await eventually(lambda: pair.client.statistics().dialed == 0)
 
 
-async def test_whoever_gives_up_leaves_nothing() -> None:
+async def test_tunnel_open_cancelled_leaves_no_connection() -> None:
     async with running_tunnels() as pair, nothing_left():
-        opening = asyncio.create_task(pair.client.open_tunnel(pair.server.address, pair.users))
+        opening = asyncio.create_task(pair.client.tunnels.open(pair.server.address, pair.users))
         await asyncio.sleep(0)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -201,7 +201,7 @@ async def test_whoever_gives_up_leaves_nothing() -> None:
         assert pair.client.statistics().dialed == 0
 
 
-async def test_whoever_gives_up_in_the_last_moment_leaves_nothing() -> None:
+async def test_tunnel_open_cancelled_at_acceptance_leaves_no_connection() -> None:
     async with running_tunnels() as pair, nothing_left():
         users = Recorders()
 
@@ -209,11 +209,13 @@ async def test_whoever_gives_up_in_the_last_moment_leaves_nothing() -> None:
             opening.cancel()
             return users(tunnel)
 
-        opening = asyncio.create_task(pair.client.open_tunnel(pair.server.address, cancel_and_take))
+        opening = asyncio.create_task(
+            pair.client.tunnels.open(pair.server.address, cancel_and_take)
+        )
         with pytest.raises(asyncio.CancelledError):
             await opening
         await eventually(lambda: users.last.reasons)
-        assert users.last.reasons == ["connection closed: given up"]
+        assert users.last.reasons == ["connection closed: dial cancelled"]
         await eventually(lambda: pair.server_users.last.reasons)
 
 
@@ -225,7 +227,7 @@ async def test_tunnels_count_as_accepted_connections() -> None:
         await pair.open()
         second, _ = await pair.open()
         with pytest.raises(MessagingError):
-            await pair.client.open_tunnel(pair.server.address, pair.users)
+            await pair.client.tunnels.open(pair.server.address, pair.users)
         assert pair.server.statistics().connections_rejected == 1
         second.tunnel.close("room for another")
         await eventually(lambda: pair.server.statistics().accepted == 1)
@@ -234,7 +236,7 @@ async def test_tunnels_count_as_accepted_connections() -> None:
 
 async def test_tunnels_count_as_opened_connections() -> None:
     async with running_tunnels(client_limits={"connections_max": 2}) as pair:
-        pair.server.subscribe("echo", lambda message: message.payload)
+        pair.server.serve("echo", lambda message: message.payload)
         await pair.client.request(pair.server.address, "echo", b"")
         await pair.open()
         # The idle connection made room for this one; no tunnel ever does.
@@ -253,25 +255,25 @@ async def test_idle_tunnels_stay_open() -> None:
 
 async def test_settings_are_checked() -> None:
     async with running_tunnels() as pair:
-        with pytest.raises(ConfigError, match="refuse_tunnels"):
-            pair.server.accept_tunnels(Recorders())
+        with pytest.raises(ConfigError, match="stop_accepting"):
+            pair.server.tunnels.accept(Recorders())
         with pytest.raises(ConfigError, match="role of 256 bytes"):
-            pair.server.introduce("r" * 256, None)
+            pair.server.set_hello_role("r" * 256, None)
         with pytest.raises(ConfigError, match="cannot be encoded"):
-            pair.server.introduce("core", "\ud800")
-        pair.server.introduce("r" * 255, "z" * 255)
+            pair.server.set_hello_role("core", "\ud800")
+        pair.server.set_hello_role("r" * 255, "z" * 255)
 
 
-async def test_everybody_is_told_the_part_and_nobody_else_of_a_tunnel() -> None:
+async def test_hello_role_is_sent_to_all_and_tunnel_flag_to_tunnels() -> None:
     async with running_tunnels() as pair:
         await pair.open()
-        pair.server.set_member(True)
-        pair.client.introduce("satellite", "south")
+        pair.server.set_hello_membership(True)
+        pair.client.set_hello_role("satellite", "south")
         peer = pair.users.last.tunnel.peer
         assert await hello_of(pair.server) == msgspec.structs.replace(peer, is_member=True)
         hello = await hello_of(pair.client)
         assert (hello.role, hello.zone, hello.is_tunnel) == ("satellite", "south", False)
-        pair.client.introduce("", None)
+        pair.client.set_hello_role("", None)
         hello = await hello_of(pair.client)
         assert (hello.role, hello.zone) == ("", "")
 
@@ -290,8 +292,8 @@ async def test_only_a_running_service_has_tunnels() -> None:
     address = service.address
     await service.stop()
     with pytest.raises(NotRunningError):
-        service.introduce("core", None)
+        service.set_hello_role("core", None)
     with pytest.raises(NotRunningError):
-        service.accept_tunnels(refuse)
+        service.tunnels.accept(refuse)
     with pytest.raises(NotRunningError):
-        await service.open_tunnel(address, refuse)
+        await service.tunnels.open(address, refuse)

@@ -4,7 +4,7 @@ from postroad.net.connections.disconnect import WriteStallDetector
 from postroad.wire import NEVER
 
 
-def test_whoever_takes_nothing_in_time_is_stuck() -> None:
+def test_write_stall_detector_without_progress_is_stalled() -> None:
     watch = WriteStallDetector(30)
     assert watch.deadline == NEVER
     assert not watch.is_stalled(0, 1e9)

@@ -82,7 +82,7 @@ def test_garbage_of_one_run_is_gone_in_the_next() -> None:
         assert ring() is None
 
 
-def test_clocks_show_virtual_time_and_what_others_froze_stays_frozen() -> None:
+def test_environment_clocks_are_virtual_and_frozen_objects_stay() -> None:
     with SimCluster(1) as sim:
         sim.run_for(12.5)
         assert time.time() == EPOCH_S + 12.5

@@ -81,7 +81,7 @@ class Pair:
         return self.accepted[-1]
 
     def connect(self, to: str = "beta", within: float = 600.0) -> tuple[End, End]:
-        near = self.sim.run(self.dial(to), self.alpha, within=within)
+        near = self.sim.run(self.dial(to), self.alpha, timeout=within)
         self.sim.run_for(0.1)
         return near, self.accepted[-1]
 
@@ -177,7 +177,7 @@ def test_idle_connections_outlive_a_partition_and_datagrams_do_not(pair: Pair) -
     assert pair.mailboxes["beta"].received == [b"0", b"1"]
 
 
-def test_connecting_waits_for_the_end_of_a_partition_or_gives_up_like_a_kernel(pair: Pair) -> None:
+def test_connect_during_partition_waits_or_times_out(pair: Pair) -> None:
     pair.network.partition({"alpha"}, {"beta"})
     task = pair.sim.spawn(pair.dial(), pair.alpha)
     pair.sim.run_for(20.0)
@@ -204,10 +204,10 @@ def test_cancelled_connect_is_closed_at_the_other_side(pair: Pair) -> None:
     assert task.cancelled()
     (far,) = pair.accepted
     assert len(far.losses) == 1
-    assert not pair.alpha.lane.host.dialed._taken
+    assert not pair.alpha.process.host.dialed._taken
 
 
-def test_reset_breaks_both_ends_and_delay_is_what_was_asked_for(pair: Pair) -> None:
+def test_reset_connections_breaks_both_ends_after_set_delay(pair: Pair) -> None:
     near, far = pair.connect()
     local, _ = pair.connect(to="alpha")
     assert pair.network.reset_connections("beta", "alpha") == 1
@@ -257,7 +257,7 @@ def test_wrong_faults_are_refused(pair: Pair) -> None:
         pair.network.partition("alpha", "nobody")
     with pytest.raises(ConfigError, match="more than 0"):
         pair.network.slow_reader("alpha", 0)
-    with pytest.raises(UsageError, match="already"):
+    with pytest.raises(UsageError, match="in use"):
         pair.sim.add("alpha", pair._serve)
 
 
@@ -274,7 +274,7 @@ def test_slow_reader_reads_no_faster(pair: Pair) -> None:
     assert near.told == ["pause", "resume"]
 
 
-def test_paused_process_takes_what_arrived_when_it_goes_on(pair: Pair) -> None:
+def test_paused_process_reads_data_after_resume(pair: Pair) -> None:
     near, far = pair.connect()
     pair.beta.pause()
     near.transport.write(bytes(1_000_000))
@@ -291,7 +291,7 @@ def test_paused_process_takes_what_arrived_when_it_goes_on(pair: Pair) -> None:
     assert later.losses == near.losses == []
 
 
-def test_a_paused_process_takes_what_arrived_up_to_its_buffer(pair: Pair) -> None:
+def test_paused_process_reads_datagrams_up_to_buffer(pair: Pair) -> None:
     pair.beta.pause()
     for _ in range(100):
         pair.mailboxes["alpha"].transport.sendto(bytes(10_000), (pair.beta.host, PORT))
@@ -301,7 +301,7 @@ def test_a_paused_process_takes_what_arrived_up_to_its_buffer(pair: Pair) -> Non
     assert 10 <= len(pair.mailboxes["beta"].received) < 30
 
     pair.beta.pause()
-    pair.sim.loop.call_soon(pair.servers["beta"].close, context=pair.beta.lane.context.copy())
+    pair.sim.loop.call_soon(pair.servers["beta"].close, context=pair.beta.process.context.copy())
     near = pair.sim.run(pair.dial(), pair.alpha)
     pair.beta.resume()
     pair.sim.run_for(1.0)
@@ -309,7 +309,7 @@ def test_a_paused_process_takes_what_arrived_up_to_its_buffer(pair: Pair) -> Non
     assert pair.accepted == []
 
 
-def test_kernel_closes_what_a_killed_process_had(pair: Pair) -> None:
+def test_killed_process_sockets_are_closed_by_kernel(pair: Pair) -> None:
     near, far = pair.connect()
     far.transport.write(b"last words")
     pair.beta.kill()
@@ -330,7 +330,7 @@ def test_machine_without_power_says_nothing(pair: Pair) -> None:
     assert (near.data, near.losses) == (b"", [])
     near.transport.write(b"is anybody there?")
     with pytest.raises(LivenessFailure):
-        pair.sim.run(pair.dial(), pair.alpha, within=60.0)
+        pair.sim.run(pair.dial(), pair.alpha, timeout=60.0)
     assert near.losses == []
     pair.beta.start()
     pair.sim.run_for(1.0)
@@ -449,7 +449,7 @@ def test_only_own_addresses_can_be_bound_and_every_host_has_one(pair: Pair) -> N
         socket.inet_aton(host.address)
 
 
-def test_log_tells_of_connections_and_faults(pair: Pair) -> None:
+def test_log_has_connections_and_faults(pair: Pair) -> None:
     pair.connect()
     pair.network.partition({"alpha"}, {"beta"}, one_way=True)
     pair.network.heal()

@@ -52,7 +52,7 @@ async def test_sizes_are_checked() -> None:
 async def test_one_way_messages_are_bounded() -> None:
     gate = Gate()
     async with make_service("alone", limits={"handlers_running_max": 3}) as service:
-        service.subscribe("gate", gate, one_way=True)
+        service.subscribe("gate", gate)
         for _ in range(3):
             await service.send(service.address, "gate")
         waiting = asyncio.create_task(service.send(service.address, "gate"))
@@ -79,7 +79,7 @@ async def test_stop_waits_for_requests_in_flight() -> None:
 async def test_stop_fails_requests_and_ends_consumers_that_outlast_the_grace() -> None:
     consumer = Gate()
     async with nothing_left(), running_pair(LOCAL) as pair:
-        pair.server.subscribe("log", consumer, one_way=True)
+        pair.server.subscribe("log", consumer)
         (request,) = await pair.begin()
         await pair.tell("log")
         await eventually(lambda: consumer.waiting == 1)

@@ -35,7 +35,7 @@ class SlowReader:
             await asyncio.sleep(0)
 
 
-async def test_cancelling_everybody_leaves_a_link_that_works() -> None:
+async def test_client_capacity_all_waiters_cancelled_connection_works() -> None:
     """Those in flight free slots for those in line, who are being cancelled as well."""
     errors = collect_loop_errors()
     async with running_pair(client_limits={"requests_pending_max": 4}) as pair:
@@ -104,7 +104,7 @@ async def test_a_sender_that_needs_no_slot_passes_its_turn_on(senders: int) -> N
     """The one reply that frees the slot serves the messages and the request behind them."""
     seen: list[bytes] = []
     async with running_pair(client_limits=ONE_SLOT) as pair:
-        pair.server.subscribe("log", lambda message: seen.append(message.payload), one_way=True)
+        pair.server.subscribe("log", lambda message: seen.append(message.payload))
         (first,) = await pair.begin()
         sending = [asyncio.create_task(pair.tell("log", b"%d" % it)) for it in range(senders)]
         second = asyncio.create_task(pair.ask("gate", timeout=30.0))
@@ -119,11 +119,11 @@ async def test_a_sender_that_needs_no_slot_passes_its_turn_on(senders: int) -> N
         assert seen == [b"%d" % it for it in range(senders)]
 
 
-async def test_newcomers_do_not_overtake_those_who_waited_for_the_dial() -> None:
+async def test_pool_new_callers_do_not_overtake_waiters_of_dial() -> None:
     """Tasks that start while the first connection opens are sent in the order they started."""
     got: list[int] = []
     async with MessagingService("order", "server") as server:
-        server.subscribe("log", lambda message: got.append(int(message.payload)), one_way=True)
+        server.subscribe("log", lambda message: got.append(int(message.payload)))
         async with MessagingService("order", "client") as client:
             sends = []
             for number in range(400):

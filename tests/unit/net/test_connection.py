@@ -26,7 +26,7 @@ def make_link(kind: type[PeerConnection]) -> PeerConnection:
     return ServerConnection(context, loop, SubscriptionTable(), {})
 
 
-async def test_links_have_no_dictionary(subtests: pytest.Subtests) -> None:
+async def test_connections_have_no_dict(subtests: pytest.Subtests) -> None:
     for kind in [ClientConnection, ServerConnection, Tunnel]:
         with subtests.test(kind=kind):
             link = make_link(kind)

@@ -92,7 +92,7 @@ async def test_subject_of_invalid_utf8_is_answered_with_that_status(version: int
 
 
 @every_way
-async def test_request_that_nobody_handles_may_be_tried_again(speech: Speech) -> None:
+async def test_request_without_handler_is_retryable(speech: Speech) -> None:
     async with running_pair(speech) as pair:
         for keep_alive in (True, False):
             await pair.fails(
@@ -106,7 +106,7 @@ async def test_request_that_nobody_handles_may_be_tried_again(speech: Speech) ->
 
 
 @raw_versions
-async def test_no_handler_of_a_raw_peer_with_and_without_text_is_told(version: int) -> None:
+async def test_no_handler_reply_of_raw_peer_with_or_without_text_raises(version: int) -> None:
     for text, expected in (
         (b"", "no handler for 'echo'"),
         (b"echo", "no handler for 'echo'"),
@@ -174,7 +174,7 @@ async def test_postroad_error_travels_with_code_and_retryable(speech: Speech) ->
         raise ConnectError("the disk node is away")
 
     async with running_pair(speech) as pair:
-        pair.server.subscribe("fail", fail)
+        pair.server.serve("fail", fail)
         # The second request to a known address and subject takes another way.
         for _ in range(2):
             with pytest.raises(RemoteHandlerError, match="the disk node is away") as caught:
@@ -216,7 +216,7 @@ async def test_long_texts_are_cut() -> None:
         raise ValueError("x" * 1_000_000)
 
     async with running_pair() as pair:
-        pair.server.subscribe("fail", fail)
+        pair.server.serve("fail", fail)
         with pytest.raises(RemoteHandlerError) as caught:
             await pair.ask("fail")
         assert len(caught.value.detail) < 10_000

@@ -27,7 +27,7 @@ async def requests_and_messages(speech: Speech) -> None:
         assert await pair.ask("echo", bytes(1_000_000)) == bytes(1_000_000)
         assert await pair.ask("echo", b"1", keep_alive=False) == b"1"
         seen: list[bytes] = []
-        pair.server.subscribe("log", lambda it: seen.append(it.payload), one_way=True)
+        pair.server.subscribe("log", lambda it: seen.append(it.payload))
         for number in range(100):
             await pair.tell("log", b"%d" % number)
         await eventually(lambda: len(seen) == 100)
@@ -52,7 +52,7 @@ async def test_requests_are_answered_or_fail_and_stop_lets_them_finish(speech: S
 
 @both_loops
 @raw_versions
-async def test_lost_connections_and_full_buffers_are_told(version: int) -> None:
+async def test_tunnel_lost_and_writable_callbacks(version: int) -> None:
     async def take_and_reset(peer: RawPeer) -> None:
         await peer.greet()
         await peer.read_request()
