@@ -21,7 +21,7 @@ def test_errors_are_told_one_by_one_or_all(capsys: pytest.CaptureFixture[str]) -
     by_code = capsys.readouterr().out
     assert by_code == (
         "StoreLockedError, error 5110\n\n"
-        "Another process works on the store; one at a time may.\n\n"
+        "Another process has the store open; only one may.\n\n"
         "Trying again later can help.\n"
         "Try: postroad node show\n"
     )

@@ -1,9 +1,7 @@
 """The holding pen: what was read from the inputs of a job and is not done with.
 
-A delivery is what a runner gets in one go: a slice of an input, or roots that come again. It stays
-in the pen until it is settled. A root that failed stays there with its segment until its next
-attempt, or as a dead letter until somebody decides. Deliveries have numbers without gaps, so that
-a runner can say how far it is by one number. Everything here runs inside a transaction.
+A delivery, a split of an input or roots to retry, stays until it is committed; a failed root until
+its next attempt, or as a dead letter. Deliveries have no gaps. All runs inside a transaction.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _REPLACED = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)
 _IS_DUE = (
     "state = 'waiting' AND (due_ms <= ? OR due_ms > ?) AND task = ? ORDER BY due_ms, root LIMIT ?"
 )
-# Runs without a checkpoint never come back; those that may are among the latest.
+# Runs without a checkpoint never come back.
 _RUNS_KEPT = 100
 # A statement has only so many parameters.
 _ROOTS_AT_ONCE = 500
