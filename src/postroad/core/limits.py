@@ -40,7 +40,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     frame_bytes_max: int = 4 * MIB
     """Largest message, payload and subject together. A peer announcing more is cut off."""
     unfinished_bytes_max: int = 128 * MIB
-    """Memory for frames that are not whole yet; beyond it reading waits, who stalls is cut off."""
+    """Memory for incomplete frames of all connections; above it large frames wait."""
     requests_pending_max: int = 16_384
     """Requests awaiting a reply on one connection; further callers wait their turn."""
     handlers_running_max: int = 256
@@ -86,7 +86,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"limit {field} must be more than 0")
         for field, factor in (("requests_pending_max", 1), ("heartbeat_timeout_s", 1000)):
             if getattr(self, field) * factor > 0xFFFF_FFFF:
-                raise ConfigError(f"limit {field} is more than 32 bits can tell a peer")
+                most = 0xFFFF_FFFF // factor
+                raise ConfigError(f"limit {field}={getattr(self, field)!r} must be at most {most}")
         if self.frame_bytes_max > 0x7FFF_FFFF:
             raise ConfigError("limit frame_bytes_max cannot exceed 2147483647, the largest length")
         interval, timeout = self.heartbeat_interval_s, self.heartbeat_timeout_s

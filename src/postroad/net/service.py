@@ -67,6 +67,10 @@ class MessagingService(Lifecycle):
             service.serve("echo", lambda message: message.payload)
             reply = await service.request(other.address, "echo", b"hello")
 
+    What is retried: connecting, with `wait_for_connection=True`, until the timeout. A message that
+    was written is never sent again; `retryable` and `outcome` of the error tell the caller whether
+    a retry can help, and whether it is safe.
+
     Args:
         cluster: the cluster's name; nodes of other clusters are rejected.
         name: this node's name; with TLS also the name in its certificate.

@@ -27,13 +27,13 @@ from postroad.wire.frames import (
 class ConnectionState(enum.Enum):
     """State of a connection; it changes as `TRANSITIONS` allows."""
 
-    HANDSHAKE = "greeting"
+    HANDSHAKE = "handshake"
     """Preamble and version are being exchanged (1)."""
-    AWAITING_HELLO = "introducing"
+    AWAITING_HELLO = "awaiting hello"
     """Version 3: the hello of the peer has not arrived (3.2)."""
-    AWAITING_PROOF = "proving"
+    AWAITING_PROOF = "awaiting proof"
     """Version 3: the peer has not proven that it has the cluster secret (3.7)."""
-    AWAITING_TUNNEL = "knocking"
+    AWAITING_TUNNEL = "awaiting tunnel"
     """The client of a tunnel waits until the server accepts the tunnel (3.6)."""
     OPEN = "open"
     DRAINING = "draining"
@@ -41,8 +41,8 @@ class ConnectionState(enum.Enum):
     CLOSED = "closed"
 
 
-# State -> states that may follow. A goodbye may arrive or be repeated in any state after the
-# handshake; every state may be closed, a closed one again.
+# State -> states that may follow. DRAINING follows a goodbye, sent or received; the tables below
+# tell who may receive one when. Every state may be closed, a closed one again.
 TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
     ConnectionState.HANDSHAKE: frozenset(
         {ConnectionState.AWAITING_HELLO, ConnectionState.OPEN, ConnectionState.CLOSED}
@@ -88,7 +88,7 @@ class FrameAction(enum.Enum):
 
     ACCEPT = "accept"
     IGNORE = "ignore"
-    REJECT = "refuse"
+    REJECT = "reject"
 
 
 _TO_SERVER = frozenset({RequestFrame, CancelFrame, PingFrame, PongFrame, GoodbyeFrame})

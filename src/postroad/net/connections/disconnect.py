@@ -120,7 +120,7 @@ class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
     def _outcome(self, kind: type[ConnectionClosedError]) -> dict[str, Any]:
         """Return outcome and retryability: nothing was sent if it never opened or was rejected.
 
-        A retry helps unless the peer has rejected this node.
+        A retry helps unless the peer has rejected this node or TLS failed.
         """
         is_rejected = self.is_rejected or isinstance(self.wire.failure, HandshakeRejectedError)
         if self.was_open and not is_rejected:

@@ -205,7 +205,8 @@ class SimScheduler(asyncio.AbstractEventLoop):
             if self.callbacks > last:
                 self._callbacks_before = self.callbacks
                 raise LivenessFailure(
-                    f"{self._per_moment_max} callbacks at one moment: time stands still"
+                    f"{self._per_moment_max} callbacks without progress of virtual time: "
+                    "endless loop?"
                 )
 
     def _move_time(self, moment: float) -> None:

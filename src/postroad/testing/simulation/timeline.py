@@ -11,7 +11,7 @@ from postroad.testing.simulation.failures import LivenessFailure
 
 Action: TypeAlias = Callable[[], None]
 
-# A run of a minute of virtual time needs a few thousand; more means that time stands still.
+# A run of a minute of virtual time needs a few thousand; more means an endless loop.
 ACTIONS_MAX = 200_000
 
 
@@ -62,6 +62,8 @@ class Timeline:
             self.now, _, timer = heapq.heappop(self._due)
             self.actions += 1
             if self.actions > self._actions_max:
-                raise LivenessFailure(f"{self._actions_max} actions, and no end: time stands still")
+                raise LivenessFailure(
+                    f"run stopped after {self._actions_max} actions: endless loop?"
+                )
             timer.fire()
         self.now = until
