@@ -25,6 +25,7 @@ from postroad.core.errors import (
     UsageError,
 )
 from postroad.net import RawMessage
+from postroad.net.connections.client import PeerIfKnown
 
 logger = logging.getLogger("postroad.cluster")
 
@@ -126,7 +127,7 @@ class ClusterMessaging:
         payload = encoder(message)
         try:
             reply = await self._service.request(
-                target.address, subject, payload, timeout=timeout, peer=target.name
+                target.address, subject, payload, timeout=timeout, peer=PeerIfKnown(target.name)
             )
         except RemoteHandlerError as failure:
             raise _map_unknown_sender(failure) from None
@@ -197,7 +198,9 @@ class ClusterMessaging:
     async def _send(self, target: Member, subject: str, payload: bytes, reliable: bool) -> None:
         datagrams = self.agent.datagram_service
         if reliable or datagrams is None or target.name == self._service.name:
-            await self._service.send(target.address, subject, payload, peer=target.name)
+            await self._service.send(
+                target.address, subject, payload, peer=PeerIfKnown(target.name)
+            )
         else:
             datagrams.send_nowait(target.address, subject, payload)
 

@@ -17,6 +17,7 @@ from postroad.core.errors import (
     NotRunningError,
 )
 from postroad.net import DatagramService, MessagingService
+from postroad.net.connections.client import PeerIfKnown
 from postroad.net.datagrams import DatagramHandler
 
 logger = logging.getLogger("postroad.cluster")
@@ -100,9 +101,10 @@ class PacketTransport:
 
     async def _send_over_tcp(self, send: OutgoingPacket, subject: str, timeout_s: float) -> None:
         service = self._service
+        peer = None if send.peer is None else PeerIfKnown(send.peer)
         try:
             reply = await service.request(
-                send.address, subject, send.payload, timeout=timeout_s, peer=send.peer
+                send.address, subject, send.payload, timeout=timeout_s, peer=peer
             )
         except DuplicateNamePeerError as error:
             self._on_duplicate_name_peer(send.address, error)

@@ -18,6 +18,7 @@ from postroad.core.errors import (
     StoreError,
 )
 from postroad.net import MessagingService, RawMessage
+from postroad.net.connections.client import PeerIfKnown
 
 from .bridge import Bridge
 from .config import MailConfig
@@ -132,7 +133,7 @@ class BridgeManager(Lifecycle):
     async def _tell_node(self, payload: bytes) -> None:
         address = self._node_address or self._service.address
         try:
-            await self._service.send(address, BRIDGE_NOTIFY, payload, peer=self._node)
+            await self._service.send(address, BRIDGE_NOTIFY, payload, peer=PeerIfKnown(self._node))
         except MessagingError as error:
             logger.debug("the bridge manager cannot reach its node: %s", error)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from postroad.core import Address
 from postroad.core.errors import MalformedPayloadError, MessagingError
 from postroad.net import MessagingService, RawMessage
+from postroad.net.connections.client import PeerIfKnown
 
 from .control import (
     BridgeEntry,
@@ -199,7 +200,9 @@ class Liaison:
             name, address = self._bridge
             message = self._unsent.pop(next(iter(self._unsent)))
             try:
-                await self._service.send(address, BRIDGE_CONTROL, encode(message), peer=name)
+                await self._service.send(
+                    address, BRIDGE_CONTROL, encode(message), peer=PeerIfKnown(name)
+                )
             except MessagingError as error:
                 # A manager that is not there asks for a snapshot when it comes.
                 logger.debug("the bridge manager cannot be told: %s", error)

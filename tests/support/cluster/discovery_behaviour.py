@@ -102,7 +102,7 @@ class SearchBehaviour:
     async def test_it_starts_once_and_may_be_stopped_at_any_time(self, source: Any) -> None:
         one = await self.make(source)
         await one.start()
-        with pytest.raises(UsageError, match="started before"):
+        with pytest.raises(UsageError, match="twice; create a new one"):
             await one.start()
         await asyncio.gather(one.search.stop(), one.search.stop())
         await one.search.stop()
@@ -110,7 +110,7 @@ class SearchBehaviour:
         other = await self.make(source, 2)
         await other.search.stop()
         await other.search.stop()
-        with pytest.raises(UsageError, match="make a new one"):
+        with pytest.raises(UsageError, match="create a new one"):
             await other.start()
 
     async def test_stop_before_start_finished_tells_nothing_more(self, source: Any) -> None:

@@ -32,6 +32,15 @@ from postroad.wire import (
 )
 
 
+class PeerIfKnown(str):
+    """A name that the peer must have where the protocol tells names, and may have elsewhere.
+
+    For layers that identify their peers by other means too; a plain string must be checked.
+    """
+
+    __slots__ = ()
+
+
 class ClientConnection(PeerConnection):
     """A connection that this node opened."""
 
@@ -166,11 +175,11 @@ class ClientConnection(PeerConnection):
             self._wake_next_waiter()
 
     def is_peer(self, name: str) -> bool:
-        """Whether the peer is known to have this name, by its hello or its certificate."""
+        """Whether the peer has this name, by its hello or its certificate."""
         if self.wire.peer is not None:
             return self.wire.peer.name == name
         names = self.wire.certificate_names
-        return names is not None and name in names
+        return isinstance(name, PeerIfKnown) if names is None else name in names
 
     def check_peer(self, name: str | None) -> None:
         """Raise WrongPeerError if a name is expected and the peer is not known to have it."""
