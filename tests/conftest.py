@@ -11,6 +11,7 @@ Environment:
 """
 
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -83,6 +84,18 @@ def pytest_configure(config: pytest.Config) -> None:
     is_slow_machine = os.environ.get("POSTROAD_SLOW_MACHINE") == "1"
     config.pluginmanager.register(Slowness(fails_the_run=not is_slow_machine))
     config.pluginmanager.register(Watchdog())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol() -> None:
+    """Keep loggers of PySpark from changing the format of what tests capture.
+
+    Pytest adds its handlers to loggers that do not propagate, and PySpark's set the formatter of
+    every handler that they are given.
+    """
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger) and type(logger).__name__ == "PySparkLogger":
+            logger.propagate = True
 
 
 # By folder, from the tests on. Those of the first kind need seconds, and are begun first.

@@ -150,7 +150,8 @@ class SearchBehaviour:
 
         statistics = search.statistics()
         assert statistics.is_connected
-        assert getattr(statistics, self.finds) == 1
+        field = "contacts" if self.finds == "seeds" else self.finds
+        assert getattr(statistics, field) == 1
         assert (statistics.changes, statistics.failures, statistics.last_error) == (1, 0, "")
         statistics.changes = 99
         assert search.statistics().changes == 1
@@ -184,7 +185,7 @@ class OwnDiscovery(NamedTuple):
 class DiscoveryBehaviour(SearchBehaviour):
     """For every discovery."""
 
-    finds = "contacts"
+    finds = "seeds"
 
     async def make(self, source: Source, number: int = 1) -> OwnDiscovery:
         return OwnDiscovery(source.discovery())
