@@ -21,9 +21,11 @@ from postroad.core.errors import (
 )
 from postroad.durable import MailConfig, SqliteStore, Store
 from postroad.durable.store import queries as query
+from postroad.durable.store import sqlite
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.sqlite import SqliteDatabase
+from postroad.net import owned_files
 from tests.contract.store_behaviour import bodies, make_table, open_both_at_once, rows
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.nodes import OWN, PEER, opened, post, posting_of
@@ -80,6 +82,22 @@ async def test_a_refused_file_is_let_go(filled: Path) -> None:
     with pytest.raises(StoreCorruptedError):
         await SqliteStore(filled).open(OWN)
     write(filled, content)
+    async with opened(SqliteStore(filled)) as store:
+        assert len(await bodies(store)) == 50
+
+
+async def test_store_whose_last_reader_closes_as_it_is_opened_is_opened(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = filled.with_name(filled.name + "-shm")
+    write(beside, b"")
+
+    def check_after_the_reader(path: Path) -> None:
+        if path == beside:
+            beside.unlink()
+        owned_files.check_file(path)
+
+    monkeypatch.setattr(sqlite, "check_file", check_after_the_reader)
     async with opened(SqliteStore(filled)) as store:
         assert len(await bodies(store)) == 50
 

@@ -250,8 +250,13 @@ class SqliteBackend(Backend):
         """Refuse files that somebody else has put there; raises ConfigError."""
         names = (self._path.name + ending for ending in ("", "-wal", "-shm", "-journal"))
         for path in (*map(self._path.with_name, names), *more):
-            if os.path.lexists(path):
-                check_file(path)
+            try:
+                if os.path.lexists(path):
+                    check_file(path)
+            except FileNotFoundError:
+                # The last reader of a store removes these files when it closes.
+                if os.path.lexists(path):
+                    raise
 
     def lock_also(self, role: str, database: Database) -> None:
         self.lock(role)
