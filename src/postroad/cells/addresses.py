@@ -228,12 +228,6 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.hops[self.position]
 
     @property
-    def next_hop(self) -> CellAddress | None:
-        """The hop after the current one, or None."""
-        index = self.position + 1
-        return self.hops[index] if index < len(self.hops) else None
-
-    @property
     def last(self) -> CellAddress | None:
         """The last hop, or None."""
         return self.hops[-1] if self.hops else None

@@ -346,33 +346,30 @@ class CellDomain(CellMessaging, Lifecycle):
 
     def consume(self, name: str, *queues: str) -> None:
         """Make a cell a consumer of further queues."""
-        target, zone = self._runner(name).cell.address, self.identity.zone
-        self._dispatcher.registry.change_routes(
-            added=[Route.to_queue(queue, target, zone) for queue in queues]
-        )
-        self._dispatcher.registry.restore_cell(name)
+        self._add_routes(name, Route.to_queue, queues)
 
     def stop_consuming(self, name: str, *queues: str) -> None:
         """Make a cell no consumer of these queues any more."""
-        target = self._runner(name).cell.address
-        self._dispatcher.registry.change_routes(
-            deleted=[Route.to_queue(queue, target) for queue in queues]
-        )
+        self._delete_routes(name, Route.to_queue, queues)
 
     def subscribe(self, name: str, *topics: str) -> None:
         """Make a cell a subscriber of further topics."""
-        target, zone = self._runner(name).cell.address, self.identity.zone
-        self._dispatcher.registry.change_routes(
-            added=[Route.to_topic(topic, target, zone) for topic in topics]
-        )
-        self._dispatcher.registry.restore_cell(name)
+        self._add_routes(name, Route.to_topic, topics)
 
     def unsubscribe(self, name: str, *topics: str) -> None:
         """Make a cell no subscriber of these topics any more."""
+        self._delete_routes(name, Route.to_topic, topics)
+
+    def _add_routes(self, name: str, make: Callable[..., Route], names: Iterable[str]) -> None:
+        target, zone = self._runner(name).cell.address, self.identity.zone
+        registry = self._dispatcher.registry
+        registry.change_routes(added=[make(routed, target, zone) for routed in names])
+        registry.restore_cell(name)
+
+    def _delete_routes(self, name: str, make: Callable[..., Route], names: Iterable[str]) -> None:
         target = self._runner(name).cell.address
-        self._dispatcher.registry.change_routes(
-            deleted=[Route.to_topic(topic, target) for topic in topics]
-        )
+        deleted = [make(routed, target) for routed in names]
+        self._dispatcher.registry.change_routes(deleted=deleted)
 
     def change_routes(self, *, added: Iterable[Route] = (), deleted: Iterable[Route] = ()) -> None:
         """Add and delete routes, all or none; raises RouteRejectedError if one is invalid."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
@@ -13,14 +14,14 @@ from postroad.cells.addresses import LOCAL, SYSTEM, CellAddress, CellPath, Domai
 from postroad.cells.config import CellsConfig
 from postroad.cells.delivery.cell_runner import CellRunner, raise_if_fatal
 from postroad.cells.delivery.dispatcher import MessageDispatcher
-from postroad.cells.delivery.domain_links import DomainLink
 from postroad.cells.delivery.envelope import ENVELOPE_BYTES_MAX, Envelope
 from postroad.cells.delivery.envelope_codec import encode_route
-from postroad.cells.delivery.fast_paths import CallFastPath
+from postroad.cells.delivery.fast_paths import CallFastPath, resolve_route
 from postroad.cells.delivery.requests import CellCallTracker, FailedRequest
 from postroad.cells.errors import NoRouteError
 from postroad.cells.messages import BYTES, COMMAND, CellMessage, CellReply, decode_body, encode_body
 from postroad.cells.routing.decision import LocalDelivery
+from postroad.cells.routing.route_cache import CacheSection
 from postroad.cells.tracing import inject_trace_headers, start_send_span
 from postroad.core import tracing
 from postroad.core.errors import (
@@ -37,13 +38,15 @@ from postroad.net.requests import validate_timeout
 
 Destination: TypeAlias = str | CellAddress | CellPath
 """`cell@domain`, the name of a cell or queue, or several of them joined with `:`."""
+_CallKey: TypeAlias = Destination | tuple[Destination, CellAddress]
+"""Destination of calls, and their sender if it is not the domain."""
 DurableSender: TypeAlias = Callable[[Envelope], Awaitable[None]]
 """Sends a message to a durable queue; returns once the message is committed."""
 
 # Part of the largest message that is reserved for paths and headers.
 _HEAD_BYTES = 128 * KIB
 _CALLS_BEFORE_YIELD = 64
-# Parsed destinations in the caches, which are cleared when they are full.
+# Parsed destinations, and destinations with a known route.
 _DESTINATIONS_MAX = 4_096
 
 
@@ -66,11 +69,6 @@ class CellMessaging:
         self._payload_bytes_max = message_bytes_max - min(_HEAD_BYTES, message_bytes_max // 2)
         self._state = DomainState.NEW
         self._system_address = identity.cell(SYSTEM)
-        # Parsed destinations by their text, and the runners of those that are local cells.
-        self._paths: dict[str, CellPath] = {}
-        self._local_cells: dict[Destination, CellRunner | None] = {}
-        # Fast paths of calls to cells of other domains.
-        self._call_fast_paths: dict[Destination, CallFastPath | None] = {}
         # Queues whose messages are sent as durable messages.
         self._durable_senders: dict[CellPath, DurableSender] = {}
         # Set when the domain starts.
@@ -85,7 +83,12 @@ class CellMessaging:
     def _start_sending(self) -> MessageDispatcher:
         """Create the dispatcher and the call tracker."""
         self._dispatcher = dispatcher = MessageDispatcher(self.identity, self.config)
-        dispatcher.registry.on_change += [self._local_cells.clear, self._call_fast_paths.clear]
+        self._call_section: CacheSection[_CallKey, CellRunner | CallFastPath | None] = CacheSection(
+            dispatcher.registry.cache, _DESTINATIONS_MAX
+        )
+        # Where calls go: the runner of a local cell, a fast path to another domain, or None if
+        # calls need the slow path.
+        self._call_routes = self._call_section.results
         self._calls = CellCallTracker(dispatcher)
         return dispatcher
 
@@ -228,23 +231,26 @@ class CellMessaging:
             return await self._call_traced(
                 destination, body, timeout_s, wait, sender, session, headers
             )
-        first: CellReply | FailedRequest | None = None
+        first: FailedRequest | None = None
+        key = destination if sender is None else (destination, sender)
         is_small = type(body) is bytes and len(body) <= self._payload_bytes_max
         if is_small and session is None and headers is None:
-            runner = self._local_cells.get(destination)
-            if runner is not None and runner.is_free:
-                return await self._call_local(runner, body, sender, timeout_s)
-            fast_path = self._call_fast_paths.get(destination)
-            if fast_path is not None and fast_path.sender is sender:
-                first = await self._calls.call_fast(fast_path, body, timeout_s)
-        if isinstance(first, CellReply):
-            return decode_body(first.content_type, first.payload)
+            route = self._call_routes.get(key)
+            if isinstance(route, CallFastPath):
+                result = await self._calls.call_fast(route, body, timeout_s)
+                if isinstance(result, bytes):
+                    return result
+                if isinstance(result, CellReply):
+                    return decode_body(result.content_type, result.payload)
+                first = result
+            elif route is not None and route.is_free:
+                return await self._call_local(route, body, sender, timeout_s)
         build_envelope = self._envelope_factory(
             destination, body, sender, session=session, headers=headers, wants_reply=True
         )
         reply = await self._calls.call(build_envelope, timeout_s, wait=wait, first=first)
-        if type(destination) is str and destination not in self._call_fast_paths:
-            self._cache_call_fast_path(destination, sender, build_envelope)
+        if key not in self._call_routes:
+            self._cache_call_route(key, build_envelope)
         return decode_body(reply.content_type, reply.payload)
 
     async def _call_traced(
@@ -265,38 +271,35 @@ class CellMessaging:
             reply = await self._calls.call(build_envelope, timeout_s, wait=wait)
             return decode_body(reply.content_type, reply.payload)
 
-    def _cache_call_fast_path(
-        self,
-        destination: str,
-        sender: CellAddress | None,
-        build_envelope: Callable[[int | None], Envelope],
+    def _cache_call_route(
+        self, key: _CallKey, build_envelope: Callable[[int | None], Envelope]
     ) -> None:
-        """Cache how requests to a remote cell leave this domain, until a route changes."""
-        self._call_fast_paths[destination] = None
-        forward = self._dispatcher.outgoing_forward(build_envelope(None))
-        link = None if forward is None else self._dispatcher.registry.gateways.get(forward.gateway)
-        if forward is not None and isinstance(link, DomainLink):
-            outgoing = forward.envelope
-            route = encode_route(outgoing.destination, outgoing.source)
-            self._call_fast_paths[destination] = CallFastPath(
-                link, route, forward.selected_target, sender
-            )
+        """Cache where the calls of a sender to a destination go, until that may change."""
+        registry = self._dispatcher.registry
+        result, dependencies = resolve_route(self._dispatcher, build_envelope(None))
+        route: CellRunner | CallFastPath | None = None
+        if isinstance(result, LocalDelivery):
+            if result.route_name is None and result.envelope.destination.is_complete:
+                route = registry.runners[result.cell]
+        elif result is not None and result.gateway in registry.gateways:
+            outgoing = result.envelope
+            prefix = encode_route(outgoing.destination, outgoing.source)
+            gateway = registry.gateways[result.gateway]
+            route = CallFastPath(gateway, prefix, result.selected_target)
+        self._call_section.put(key, route, dependencies)
 
     async def run_command(
         self, destination: Destination, line: str, *, timeout: float | None = None
     ) -> str:
         """Run a command of an operator in a cell, and return its output."""
-        build_envelope = self._envelope_factory(
-            destination, line, None, content_type=COMMAND, wants_reply=True
-        )
         timeout_s = self.config.call_timeout_s if timeout is None else validate_timeout(timeout)
-        reply = await self._calls.call(build_envelope, timeout_s, wait=False)
+        reply = await self.ping(destination, COMMAND, line, timeout_s)
         return str(decode_body(reply.content_type, reply.payload))
 
     async def ping(
-        self, destination: Destination, content_type: str, payload: bytes, timeout: float
+        self, destination: Destination, content_type: str, payload: bytes | str, timeout: float
     ) -> CellReply:
-        """Send a ping and return the reply with the path that the reply took."""
+        """Send a ping or command and return the reply with the path that the reply took."""
         build_envelope = self._envelope_factory(
             destination, payload, None, content_type=content_type, wants_reply=True
         )
@@ -424,32 +427,19 @@ class CellMessaging:
 
         return build
 
-    def _to_path(self, destination: Destination) -> CellPath:
-        if isinstance(destination, CellAddress):
-            destination = str(destination)
+    @staticmethod
+    def _to_path(destination: Destination) -> CellPath:
         if isinstance(destination, CellPath):
             return destination
-        path = self._paths.get(destination)
-        if path is None:
-            path = CellPath.parse(destination)
-            if not path:
-                raise ConfigError("destination must not be empty")
-            if len(self._paths) >= _DESTINATIONS_MAX:
-                self._paths.clear()
-                self._local_cells.clear()
-                self._call_fast_paths.clear()
-            self._paths[destination] = path
-        if destination not in self._local_cells:
-            self._cache_local_cell(destination, path)
-        return path
+        return _parse_destination(str(destination))
 
-    def _cache_local_cell(self, destination: str, path: CellPath) -> None:
-        """Cache whether a destination is a cell of this domain, until a route changes."""
-        address = path.current
-        runner = self._running().registry.runners.get(address.cell)
-        is_draining = address.is_local and address.cell in self._dispatcher.registry.draining
-        is_local_cell = len(path) == 1 and address.domain in (LOCAL, self.name) and not is_draining
-        self._local_cells[destination] = runner if is_local_cell else None
+
+@lru_cache(maxsize=_DESTINATIONS_MAX)
+def _parse_destination(text: str) -> CellPath:
+    path = CellPath.parse(text)
+    if not path:
+        raise ConfigError("destination must not be empty")
+    return path
 
 
 def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -56,7 +56,7 @@ def raw_bytes(payload: bytes) -> bytes:
 class ClusterMessagingStatistics(msgspec.Struct):
     """Totals since the start."""
 
-    strangers: int = 0
+    unknown_senders: int = 0
     """Messages dropped or rejected because their sender is not a known member."""
     malformed: int = 0
     """Datagrams dropped because they could not be decoded."""
@@ -296,7 +296,7 @@ class ClusterMessaging:
             name = names[0] if len(names) == 1 else ""
         member = self.agent.member(name)
         if member is None or (message.peer is not None and member.address != message.sender):
-            self._statistics.strangers += 1
+            self._statistics.unknown_senders += 1
             self.agent.contact(message.sender)
             raise MemberNotFoundError(
                 f"sender {message.sender} is not a known cluster member",

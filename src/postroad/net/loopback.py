@@ -56,13 +56,14 @@ class LoopbackTransport:
     def __len__(self) -> int:
         return len(self._running)
 
-    def check(self, attempt: RequestAttempt, payload: bytes, peer: str | None) -> None:
+    def check(self, attempt: RequestAttempt) -> None:
         """Check the size of a message and the expected peer, as a connection does."""
         attempt.peer = f"{attempt.target} ({self._name})"
-        check_size(attempt.subject, payload, self._context.limits.frame_bytes_max)
-        if peer is not None and peer != self._name:
+        check_size(attempt.subject, attempt.payload, self._context.limits.frame_bytes_max)
+        if attempt.expected_peer not in (None, self._name):
             raise WrongPeerError(
-                f"expected node {peer!r} at {attempt.target}, which is this node, {self._name!r}"
+                f"expected node {attempt.expected_peer!r} at {attempt.target}, which is this node, "
+                f"{self._name!r}"
             )
 
     async def request(self, subject: str, payload: bytes, deadline: float) -> bytes:

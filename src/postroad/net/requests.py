@@ -89,16 +89,35 @@ _TIMEOUT_S_MAX = 1e6
 
 
 class RequestAttempt:
-    """Target, subject, start and timeout of one message; annotates its errors."""
+    """One message, its target, start and timeout; annotates its errors."""
 
-    __slots__ = ("_now", "_started", "peer", "subject", "target", "timeout", "trace")
+    __slots__ = (
+        "_now",
+        "_started",
+        "expected_peer",
+        "payload",
+        "peer",
+        "subject",
+        "target",
+        "timeout",
+        "trace",
+    )
 
     def __init__(
-        self, target: Address, subject: str, timeout: float, now: Callable[[], float]
+        self,
+        target: Address,
+        subject: str,
+        payload: bytes,
+        timeout: float,
+        expected_peer: str | None,
+        now: Callable[[], float],
     ) -> None:
         self.target = target
         self.subject = subject
+        self.payload = payload
         self.timeout = timeout
+        # The name that the node at the target must have, if any.
+        self.expected_peer = expected_peer
         # The peer for texts; its name is added when it is known.
         self.peer = str(target)
         # The span that the message belongs to, if any.

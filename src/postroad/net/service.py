@@ -18,12 +18,7 @@ from postroad.core import (
     validate_node_name,
 )
 from postroad.core.cluster_secret import ClusterSecret
-from postroad.core.errors import (
-    ConnectionClosedError,
-    NotRunningError,
-    Outcome,
-    UsageError,
-)
+from postroad.core.errors import NotRunningError, UsageError
 from postroad.net.connections.client import ClientConnection
 from postroad.net.connections.listener import ConnectionAcceptor
 from postroad.net.connections.pool import ConnectionPool
@@ -42,7 +37,6 @@ from postroad.net.loopback import LoopbackTransport
 from postroad.net.requests import (
     Payload,
     RequestAttempt,
-    check_size,
     error_from_result,
     validate_message,
     validate_timeout,
@@ -259,7 +253,7 @@ class MessagingService(Lifecycle):
     @property
     def is_closed(self) -> bool:
         """Whether peers must prove their name by certificate, or that they know the secret."""
-        return self.secret is not None or (self._tls is not None and self._tls.is_mutual)
+        return self.secret is not None or (self._tls is not None and self._tls.mutual)
 
     async def reload_tls(self) -> None:
         """Read the certificate files again; new connections use them."""
@@ -378,19 +372,18 @@ class MessagingService(Lifecycle):
 
         Waits while the peer reads too slowly. Arguments and errors are those of `request`.
         """
-        attempt, data = self._prepare_attempt(address, subject, payload, timeout)
+        attempt = self._prepare_attempt(address, subject, payload, timeout, peer)
         span = start_send_span(subject, node=self.name, peer=peer or attempt.peer, one_way=True)
         attempt.trace = span.context
         with span, attempt.annotating_errors(self._pool.last_failure):
             async with asyncio.timeout_at(attempt.deadline):
                 if attempt.target == self._address:
-                    self._loopback.check(attempt, data, peer)
-                    await self._loopback.send(subject, data)
+                    self._loopback.check(attempt)
+                    await self._loopback.send(subject, attempt.payload)
                     return
                 connection = await self._pool.acquire(address, attempt, retry=wait_for_connection)
-                connection.check_peer(peer)
-                check_size(subject, data, connection.send_bytes_max)
-                connection.send_one_way(subject, data, self._now(), attempt.trace)
+                connection.check(attempt)
+                connection.send_one_way(subject, attempt.payload, self._now(), attempt.trace)
                 if not connection.has_pending_flush:
                     # The buffer was large enough to be written at once: let other tasks run.
                     await asyncio.sleep(0)
@@ -406,48 +399,45 @@ class MessagingService(Lifecycle):
         peer: str | None,
     ) -> bytes:
         """Send a request for which a connection must be opened, awaited or checked."""
-        attempt, data = self._prepare_attempt(address, subject, payload, timeout)
+        attempt = self._prepare_attempt(address, subject, payload, timeout, peer)
         span = start_send_span(subject, node=self.name, peer=peer or attempt.peer)
         attempt.trace = span.context
-        with span, attempt.annotating_errors(self._pool.last_failure):
+        pool, retry = self._pool, wait_for_connection
+        with span, attempt.annotating_errors(pool.last_failure):
             if attempt.target == self._address:
-                self._loopback.check(attempt, data, peer)
-                return await self._loopback.request(subject, data, attempt.deadline)
-            if keep_alive:
-                async with asyncio.timeout_at(attempt.deadline):
-                    connection = await self._pool.acquire(
-                        address, attempt, retry=wait_for_connection
-                    )
-                    connection.check_peer(peer)
-                return await self._send_request(connection, attempt, data)
+                self._loopback.check(attempt)
+                return await self._loopback.request(subject, attempt.payload, attempt.deadline)
             async with asyncio.timeout_at(attempt.deadline):
-                connection = await self._pool.acquire_exclusive(
-                    attempt.target, retry=wait_for_connection
-                )
+                if keep_alive:
+                    connection = await pool.acquire(address, attempt, retry=retry)
+                else:
+                    connection = await pool.acquire_exclusive(attempt.target, retry=retry)
             try:
-                connection.check_peer(peer)
-                return await self._send_request(connection, attempt, data)
+                return await self._send_request(connection, attempt)
             finally:
-                self._pool.release(connection, "request finished")
+                if not keep_alive:
+                    pool.release(connection, "request finished")
 
     def _prepare_attempt(
-        self, address: Address | str, subject: str, payload: Payload, timeout: float | None
-    ) -> tuple[RequestAttempt, bytes]:
+        self,
+        address: Address | str,
+        subject: str,
+        payload: Payload,
+        timeout: float | None,
+        peer: str | None,
+    ) -> RequestAttempt:
         self._check_running()
         data = validate_message(subject, payload)
         timeout = self._timeout_s if timeout is None else validate_timeout(timeout)
-        return RequestAttempt(to_address(address), subject, timeout, self._now), data
+        return RequestAttempt(to_address(address), subject, data, timeout, peer, self._now)
 
-    async def _send_request(
-        self, connection: ClientConnection, attempt: RequestAttempt, data: bytes
-    ) -> bytes:
-        attempt.peer = connection.describe_peer(attempt.target)
-        if not connection.is_open:
-            raise ConnectionClosedError("closed before the request", outcome=Outcome.NOT_SENT)
-        check_size(attempt.subject, data, connection.send_bytes_max)
+    async def _send_request(self, connection: ClientConnection, attempt: RequestAttempt) -> bytes:
+        connection.check(attempt)
         now = self._now()
         remaining_s = max(attempt.deadline - now, 0.001)
-        id, future = connection.request(attempt.subject, data, now, remaining_s, attempt.trace)
+        id, future = connection.request(
+            attempt.subject, attempt.payload, now, remaining_s, attempt.trace
+        )
         try:
             result = await future
         except asyncio.CancelledError:

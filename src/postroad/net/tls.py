@@ -54,16 +54,16 @@ def load_certificate(
         raise ConfigError(f"{place}: {describe_tls_file_error(error)}") from error
 
 
-def load_trust(context: ssl.SSLContext, trust: PathText, *, label: str) -> None:
+def load_authorities(context: ssl.SSLContext, ca: PathText, *, label: str) -> None:
     """Load the certificate authorities of a file into a context; raises ConfigError."""
     try:
-        check_file(trust)
-        context.load_verify_locations(trust)
+        check_file(ca)
+        context.load_verify_locations(ca)
     except ConfigError as error:
-        raise ConfigError(f"{label} {trust} cannot be used: {error}") from None
+        raise ConfigError(f"{label} {ca} cannot be used: {error}") from None
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
-            f"{label} {trust} cannot be used: {describe_tls_file_error(error)}"
+            f"{label} {ca} cannot be used: {describe_tls_file_error(error)}"
         ) from error
 
 
@@ -84,9 +84,9 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The node's certificate chain; its subject alternative name is the node's name."""
     key: str | os.PathLike[str]
     """The private key of the certificate."""
-    trust: str | os.PathLike[str]
+    ca: str | os.PathLike[str]
     """Certificates of the authorities that sign the nodes of this cluster."""
-    is_mutual: bool = True
+    mutual: bool = True
     """Whether this node requires a certificate of its clients.
 
     If not, clients without a certificate are accepted, and their messages have no sender name.
@@ -96,7 +96,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Return a context for accepted connections; reads the files again."""
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
         # A certificate that is shown is verified, even if none is required, and names the client.
-        context.verify_mode = ssl.CERT_REQUIRED if self.is_mutual else ssl.CERT_OPTIONAL
+        context.verify_mode = ssl.CERT_REQUIRED if self.mutual else ssl.CERT_OPTIONAL
         return context
 
     def client_context(self) -> ssl.SSLContext:
@@ -111,7 +111,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         load_certificate(context, self.certificate, self.key, label="TLS certificate")
-        load_trust(context, self.trust, label="TLS trust")
+        load_authorities(context, self.ca, label="TLS ca")
         return context
 
 

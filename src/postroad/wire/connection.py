@@ -1,8 +1,8 @@
 """One connection as a sans-I/O state machine: bytes and time in, events and bytes out.
 
 The owner of the socket calls `receive_data` with the bytes that arrived and `tick` when `deadline`
-has come. After each call it writes the bytes in `outgoing` (`data_to_send` returns and clears them)
-and, if `needs_attention` is set, checks `failure` and `deadline`.
+has come. After each call it writes what `data_to_send` returns, if `outgoing` is not empty, and, if
+`needs_attention` is set, checks `failure` and `deadline`.
 
 No method raises because of what a peer sent: a breach of the protocol sets `failure`, queues the
 frames that report the breach to the peer, and closes the machine (docs/wire-protocol.md, 4).
@@ -10,7 +10,8 @@ frames that report the breach to the peer, and closes the machine (docs/wire-pro
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 
 from postroad.core.errors import (
     PeerTimeoutError,
@@ -20,7 +21,7 @@ from postroad.core.errors import (
 from postroad.core.names import Address
 from postroad.core.timing import NEVER
 from postroad.core.tracing import SpanContext
-from postroad.wire.codecs import TRACE_BYTES_MAX, Version3Codec
+from postroad.wire.codecs import TRACE_BYTES_MAX, Codec, Version3Codec
 from postroad.wire.config import WireConfig, make_codec, make_heartbeats
 from postroad.wire.connection_setup import ConnectionSetup
 from postroad.wire.frame_reader import FrameReader, FrameWatch
@@ -63,11 +64,13 @@ class WireConnection:
     """State machine of either side of a connection, in any profile and version."""
 
     __slots__ = (
+        "_codec",
         "_config",
         "_fast_path_frames",
         "_handshake_deadline",
         "_heartbeats",
         "_last_read",
+        "_last_write",
         "_reader",
         "_reads_paused",
         "_setup",
@@ -75,14 +78,14 @@ class WireConnection:
         "_ticked_at",
         "_watch",
         "certificate_names",
-        "codec",
         "failure",
         "is_tunnel",
         "is_writable",
-        "last_write",
         "needs_attention",
         "outgoing",
         "peer",
+        "queue_reply",
+        "queue_request",
         "role",
         "send_bytes_max",
         "state",
@@ -120,20 +123,22 @@ class WireConnection:
         self.certificate_names = certificate_names
         self._setup = ConnectionSetup(role, config, certificate_names)
         self._handshake_deadline = now + config.limits.handshake_timeout_s
-        # The codec of the newest version until a version is negotiated, then the final one.
-        self.codec = make_codec(config, config.profile.versions[-1])
+        # Queued bytes, which `data_to_send` takes.
+        self.outgoing: list[bytes] = []
+        # Encoders of the negotiated version, bound to the queue: a connection calls one of them for
+        # every message. `request` and `reply` handle what these cannot.
+        self.queue_request: Callable[[int, str, bytes, int, bool], None]
+        self.queue_reply: Callable[[int, int, bytes, int, bool], None]
         self._share = share
-        self._reader = FrameReader(self.codec, config.buffer_cache, share)
+        # The codec of the newest version until a version is negotiated, then the final one.
+        self._use_codec(make_codec(config, config.profile.versions[-1]))
         self._heartbeats = make_heartbeats(config, role, next_id)
         # The frame type that makes up nearly all traffic to this side. Empty unless the connection
         # is open, and where heartbeats are requests, which must all be inspected.
         self._fast_path_frames = _NONE
-        # Queued bytes. The list object never changes: a busy connection of `net` keeps a reference,
-        # empties the list by itself and sets `last_write`.
-        self.outgoing: list[bytes] = []
         # Whether a large frame has started, whose bytes should be read into `receive_buffer`.
         self.wants_buffer = False
-        self._last_read = self.last_write = self._ticked_at = now
+        self._last_read = self._last_write = self._ticked_at = now
         self._watch = FrameWatch(config.limits.frame_timeout_s, now)
         self._reads_paused = False
         # Set by the owner of the socket: False while its write buffer is full.
@@ -144,7 +149,7 @@ class WireConnection:
     @property
     def sender(self) -> Address | None:
         """The address the peer advertises, None until it has arrived."""
-        return self.codec.sender
+        return self._codec.sender
 
     @property
     def peer_name(self) -> str | None:
@@ -224,7 +229,12 @@ class WireConnection:
         """Process decoded frames and the state of the reader after them."""
         if frames:
             self._watch.last_frame = now
-        self._process_each(frames, events, now)
+        try:
+            for frame in frames:
+                self._process_frame(frame, events, now)
+        except RemoteProtocolError as error:
+            self.reject(error)
+        self._send_heartbeats()
         if self._reader.failure is not None and self.failure is None:
             self.reject(self._reader.failure)
         self.wants_buffer = self._reader.large is not None and self.failure is None
@@ -243,14 +253,19 @@ class WireConnection:
         if rest is None:
             return b""
         self.version = self._setup.version
-        self.codec = self._setup.create_codec()
-        self._reader = FrameReader(self.codec, self._config.buffer_cache, self._share)
+        self._use_codec(self._setup.create_codec())
         if self.version >= 3:
             self._change_state(ConnectionState.AWAITING_HELLO)
             self.send(self._setup.hello)
         else:
             self._open(events, now)
         return rest
+
+    def _use_codec(self, codec: Codec) -> None:
+        self._codec = codec
+        self._reader = FrameReader(codec, self._config.buffer_cache, self._share)
+        self.queue_request = partial(codec.encode_request, self.outgoing)
+        self.queue_reply = partial(codec.encode_reply, self.outgoing)
 
     def _open(self, events: list[ConnectionEvent], now: float) -> None:
         self._change_state(ConnectionState.OPEN)
@@ -260,14 +275,6 @@ class WireConnection:
         self.needs_attention = True
         events.append(ConnectionOpened(self.version))
         self._heartbeats.open(now)
-        self._send_heartbeats()
-
-    def _process_each(self, frames: list[Frame], events: list[ConnectionEvent], now: float) -> None:
-        try:
-            for frame in frames:
-                self._process_frame(frame, events, now)
-        except RemoteProtocolError as error:
-            self.reject(error)
         self._send_heartbeats()
 
     def _process_frame(self, frame: Frame, events: list[ConnectionEvent], now: float) -> None:
@@ -301,8 +308,8 @@ class WireConnection:
 
     def _on_hello(self, hello: HelloFrame, events: list[ConnectionEvent], now: float) -> None:
         """Open the connection, or await the proof of the peer in a cluster with a secret."""
-        assert isinstance(self.codec, Version3Codec)
-        if not self._setup.receive_hello(hello, self.codec.hello_body):
+        assert isinstance(self._codec, Version3Codec)
+        if not self._setup.receive_hello(hello, self._codec.hello_body):
             self._accept_hello(hello, events, now)
             return
         self._change_state(ConnectionState.AWAITING_PROOF)
@@ -321,7 +328,7 @@ class WireConnection:
         self.peer = hello
         if self._share is not None:
             self._share.name = hello.name
-        self._setup.apply_hello(hello, self.codec, is_tunnel=self.is_tunnel)
+        self._setup.apply_hello(hello, self._codec, is_tunnel=self.is_tunnel)
         self.send_bytes_max = hello.frame_bytes_max
         self._heartbeats = self._setup.create_heartbeats(hello)
         if self.is_tunnel and self.role is ConnectionRole.CLIENT:
@@ -365,10 +372,10 @@ class WireConnection:
     ) -> None:
         """Queue a request, with its trace context if the peer accepts traces (3.1)."""
         if trace is not None and self._can_send_trace(subject, payload):
-            codec: Version3Codec = self.codec  # type: ignore[assignment]
+            codec: Version3Codec = self._codec  # type: ignore[assignment]
             codec.encode_request(self.outgoing, id, subject, payload, timeout_ms, one_way, trace)
         else:
-            self.codec.encode_request(self.outgoing, id, subject, payload, timeout_ms, one_way)
+            self.queue_request(id, subject, payload, timeout_ms, one_way)
 
     def _can_send_trace(self, subject: str, payload: bytes) -> bool:
         if self.peer is None or not self.peer.accepts_traces:
@@ -381,11 +388,11 @@ class WireConnection:
         """Queue a reply; versions 1 and 2 lack the status STOPPING and send NO_HANDLER."""
         if status > ReplyStatus.PROTOCOL_FAILED and self.version < 3:
             status = ReplyStatus.NO_HANDLER
-        self.codec.encode_reply(self.outgoing, id, status, payload, code, retryable)
+        self.queue_reply(id, status, payload, code, retryable)
 
     def send(self, frame: Frame) -> None:
         """Queue a frame; its type must exist in the negotiated version."""
-        self.codec.encode(self.outgoing, frame)
+        self._codec.encode(self.outgoing, frame)
 
     def cancel(self, id: int) -> None:
         """Queue a cancel for a request; versions 1 and 2 have no such frame."""
@@ -394,16 +401,21 @@ class WireConnection:
 
     def goodbye(self, reason: str, code: int = 0) -> None:
         """Queue a goodbye (version 3) and drain, or close if the connection is not open."""
-        if (
-            self.state not in (ConnectionState.HANDSHAKE, ConnectionState.CLOSED)
-            and self.version >= 3
-        ):
-            self.send(GoodbyeFrame(code, reason))
+        if self.state is not ConnectionState.CLOSED:
+            self._send_goodbye(reason, code)
         if self.state is ConnectionState.OPEN:
             self._change_state(ConnectionState.DRAINING)
         elif self.state is not ConnectionState.DRAINING:
             # Before the connection is open, no request can be in flight.
             self.close()
+
+    def _send_goodbye(self, reason: str, code: int) -> None:
+        """Queue a goodbye if the peer may receive one now (3.5)."""
+        # A server awaits the proof after the hello of a client and rejects all else.
+        has_secret = self.role is ConnectionRole.CLIENT and self._config.secret is not None
+        is_unproven = has_secret and self.state is ConnectionState.AWAITING_HELLO
+        if self.version >= 3 and not is_unproven:
+            self.send(GoodbyeFrame(code, reason))
 
     def ping(self, now: float) -> None:
         """Queue a ping that measures the round trip; without effect in versions 1 and 2."""
@@ -418,7 +430,7 @@ class WireConnection:
         """Return and clear the queued bytes."""
         queued = self.outgoing.copy()
         if queued:
-            self.last_write = now
+            self._last_write = now
             self.outgoing.clear()
         return queued
 
@@ -430,7 +442,7 @@ class WireConnection:
             return NEVER
         if self.state in CONNECTING:
             return self._handshake_deadline
-        heartbeat_at = self._heartbeats.deadline(self._read_at(self._ticked_at), self.last_write)
+        heartbeat_at = self._heartbeats.deadline(self._read_at(self._ticked_at), self._last_write)
         # No deadline is set when a frame starts, so ticks poll for one that does not finish.
         return min(heartbeat_at, self._ticked_at + self._config.limits.frame_timeout_s / 4)
 
@@ -438,21 +450,16 @@ class WireConnection:
         """Send heartbeats that are due, and reject a peer that missed a deadline."""
         self._ticked_at = now
         try:
-            self._tick(now)
+            if self.state in CONNECTING:
+                if now >= self._handshake_deadline:
+                    timeout_s = self._config.limits.handshake_timeout_s
+                    raise PeerTimeoutError(f"no complete handshake within {timeout_s:.3g} s")
+            elif self.state is not ConnectionState.CLOSED:
+                self._watch.check(self._reader, now, is_paused=self._reads_paused)
+                self._heartbeats.tick(now, self._read_at(now), self._last_write)
         except PeerTimeoutError as error:
             self.reject(error)
         self._send_heartbeats()
-
-    def _tick(self, now: float) -> None:
-        if self.state is ConnectionState.CLOSED:
-            return
-        if self.state in CONNECTING:
-            if now >= self._handshake_deadline:
-                timeout_s = self._config.limits.handshake_timeout_s
-                raise PeerTimeoutError(f"no complete handshake within {timeout_s:.3g} s")
-            return
-        self._watch.check(self._reader, now, is_paused=self._reads_paused)
-        self._heartbeats.tick(now, self._read_at(now), self.last_write)
 
     def extend_deadlines(self, stalled_s: float, now: float) -> None:
         """Extend the deadlines of the peer by the time in which this side did not read."""
@@ -477,8 +484,7 @@ class WireConnection:
         request_id = getattr(error, "request_id", None)
         if request_id is not None and self.role is ConnectionRole.SERVER and not self.is_tunnel:
             self.reply(request_id, ReplyStatus.PROTOCOL_FAILED, str(error).encode(), error.code)
-        if self.version >= 3:
-            self.send(GoodbyeFrame(error.code, str(error)))
+        self._send_goodbye(str(error), error.code)
         self.close()
 
     def close(self) -> None:

@@ -47,6 +47,10 @@ class Gateway(Protocol):
         """Send or queue a message; return False if the queue is full."""
         ...
 
+    def try_send_encoded(self, data: bytes) -> bool:
+        """Send an encoded message; return False if it cannot be sent at once."""
+        ...
+
 
 class CellRegistry:
     """Cells, gateways and routes of one domain. Every change is published to its callbacks."""
@@ -64,6 +68,7 @@ class CellRegistry:
         # Callbacks of users of the domain; an exception of one is logged.
         self.listeners: list[Callable[[], None]] = []
         self.decision_cache = RoutingDecisionCache(domain)
+        self.cache = self.decision_cache.cache
         self._update()
 
     def change_routes(

@@ -56,6 +56,7 @@ class CellRunner:
         "_is_scheduled",
         "_tasks",
         "_transactional",
+        "_waiting",
         "cell",
         "handled",
         "mailbox",
@@ -71,6 +72,7 @@ class CellRunner:
         self.mailbox: FairQueue[_MailboxItem] = FairQueue(
             config.mailbox_messages_max, config.mailbox_bytes_max
         )
+        self._waiting = self.mailbox.items
         # Running coroutines of the handler, oldest first.
         self._tasks: dict[asyncio.Future[Any], None] = {}
         # Ids of messages with a transaction, and the tasks that handle them.
@@ -86,7 +88,7 @@ class CellRunner:
     @property
     def is_free(self) -> bool:
         """Whether a message would be handled at once."""
-        return not (self._is_invoking or self.mailbox or len(self._tasks) >= self.cell.concurrency)
+        return not (self._is_invoking or self._waiting or len(self._tasks) >= self.cell.concurrency)
 
     @property
     def is_idle(self) -> bool:
@@ -142,7 +144,7 @@ class CellRunner:
         finally:
             self._is_invoking = False
             dispatcher.depth -= 1
-            if self.mailbox:
+            if self._waiting:
                 self._schedule()
 
     def track(self, result: Awaitable[Any]) -> asyncio.Future[Any]:

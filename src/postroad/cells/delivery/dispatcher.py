@@ -21,7 +21,6 @@ from postroad.cells.delivery.cell_registry import (
     gateway_name,
     logger,
 )
-from postroad.cells.delivery.cell_runner import CellRunner
 from postroad.cells.delivery.envelope import ID_BYTES, Envelope, MessageKind, make_reply
 from postroad.cells.delivery.failure import (
     DeliveryFailure,
@@ -58,29 +57,16 @@ class MessageDispatcher:
         # Handlers on the call stack; messages that they send are queued, to bound recursion.
         self.depth = 0
         # Completes a pending call with its reply or failure; returns False if none waits for it.
-        self.on_reply: Callable[[bytes, CellReply | DeliveryFailure], bool] = lambda id, reply: (
-            False
+        self.on_reply: Callable[[bytes, bytes | CellReply | DeliveryFailure], bool] = (
+            lambda id, reply: False
         )
         self._address = domain.address
         self.neighbors = NeighborTable(domain)
         # Commands that other domains may run in cells of this one.
         self.remote_commands: RemoteCommands = "read"
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
-        self._ids: Iterator[bytes] = iter(())
-
-    def new_id(self) -> bytes:
-        """Return a random, unguessable message id."""
-        for id in self._ids:
-            return id
-        # One system call for many ids.
-        random_bytes = os.urandom(_IDS_PER_READ * ID_BYTES)
-        self._ids = iter(
-            [
-                random_bytes[start : start + ID_BYTES]
-                for start in range(0, len(random_bytes), ID_BYTES)
-            ]
-        )
-        return next(self._ids)
+        self.new_id: Callable[[], bytes] = _random_ids().__next__
+        """Returns a random, unguessable message id."""
 
     def warn(self, key: str, text: str, *args: object) -> None:
         """Log a warning, throttled by its key."""
@@ -100,45 +86,6 @@ class MessageDispatcher:
         failure = self.dispatch(envelope, origin, arrived=arrived)
         if failure is not None:
             self._send_error(envelope, failure)
-
-    def direct_forward(self, envelope: Envelope, origin: MessageOrigin) -> Forward | None:
-        """Return the only forward of all messages with this route and origin, or None."""
-        decision = self._decision_cache.decide(envelope, origin)
-        if decision.deliveries or decision.failure is not None or len(decision.forwards) != 1:
-            return None
-        forward = decision.forwards[0]
-        return forward if forward.selected_target is None else None
-
-    def direct_delivery(
-        self, envelope: Envelope, origin: MessageOrigin
-    ) -> tuple[CellRunner, LocalDelivery, Forward] | None:
-        """Return the only local delivery of all messages with this route, and how replies leave.
-
-        None if there are several receivers, or if replies may take different routes.
-        """
-        decision = self._decision_cache.decide(envelope, origin)
-        if decision.forwards or decision.failure is not None or len(decision.deliveries) != 1:
-            return None
-        delivery = decision.deliveries[0]
-        request = delivery.envelope
-        if not request.destination.is_complete or not request.can_reply:
-            return None
-        reply = self._reply_to(request, b"", "", delivery.cell)
-        reply_forward = self._reply_forward(reply, request)
-        return (
-            None
-            if reply_forward is None
-            else (self._runners[delivery.cell], delivery, reply_forward)
-        )
-
-    def outgoing_forward(self, envelope: Envelope) -> Forward | None:
-        """Return the forward of all messages of this sender to this remote cell, or None."""
-        if envelope.destination.current.is_local:
-            return None
-        decision = self._decision_cache.decide(envelope)
-        if decision.deliveries or decision.failure is not None or len(decision.forwards) != 1:
-            return None
-        return decision.forwards[0]
 
     def forward_from_cell(self, envelope: Envelope) -> None:
         """Dispatch a message that a cell of this domain forwards."""
@@ -280,15 +227,14 @@ class MessageDispatcher:
         if self.on_reply(request.id, CellReply(content_type, payload)):
             return
         try:
-            reply = self._reply_to(request, payload, content_type, cell)
+            reply = self.reply_to(request, payload, content_type, cell)
         except LocalProtocolError:
             # The sender has no address to reply to.
             return
         self._send_reply(reply, request)
 
-    def _reply_to(
-        self, request: Envelope, payload: bytes, content_type: str, cell: str
-    ) -> Envelope:
+    def reply_to(self, request: Envelope, payload: bytes, content_type: str, cell: str) -> Envelope:
+        """Return the reply of a cell to a message; raises LocalProtocolError if it takes none."""
         source = CellPath((self.domain.cell(cell),))
         return make_reply(
             request, id=self.new_id(), payload=payload, content_type=content_type, source=source
@@ -339,7 +285,7 @@ class MessageDispatcher:
 
     def _send_reply(self, reply: Envelope, request: Envelope) -> None:
         """Send a reply, through the core that forwarded the request if possible."""
-        forward = self._reply_forward(reply, request)
+        forward = self.reply_forward(reply, request)
         if forward is None:
             self.dispatch(reply)
             return
@@ -349,7 +295,7 @@ class MessageDispatcher:
         if failure is not None:
             self.log_undelivered(reply, failure)
 
-    def _reply_forward(self, reply: Envelope, request: Envelope) -> Forward | None:
+    def reply_forward(self, reply: Envelope, request: Envelope) -> Forward | None:
         """Return the forward of a reply through the core that forwarded the request, or None.
 
         That core has a route to the caller; another core may have lost its route.
@@ -402,3 +348,11 @@ class MessageDispatcher:
 def _reroute_origin(forwarded: ForwardedMessage) -> MessageOrigin:
     """Return the origin for rerouting a message: its subscribers have their copies already."""
     return msgspec.structs.replace(forwarded.origin, allow_fan_out=False)
+
+
+def _random_ids() -> Iterator[bytes]:
+    """Yield message ids for ever; one system call is for many of them."""
+    while True:
+        random_bytes = os.urandom(_IDS_PER_READ * ID_BYTES)
+        for start in range(0, len(random_bytes), ID_BYTES):
+            yield random_bytes[start : start + ID_BYTES]

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from postroad.cells.addresses import DomainInfo, Role
+from postroad.cells.addresses import ANY, DomainInfo, Role
 from postroad.cells.delivery.cell_registry import ForwardedMessage, gateway_name
 from postroad.cells.delivery.cell_runner import CellRunner
 from postroad.cells.delivery.dispatcher import MessageDispatcher
@@ -19,15 +19,11 @@ from postroad.cells.delivery.envelope import Envelope
 from postroad.cells.delivery.envelope_codec import decode_envelope, encode_envelope, route_prefix
 from postroad.cells.delivery.failure import DeliveryFailure
 from postroad.cells.delivery.fair_queue import FairQueue
-from postroad.cells.delivery.fast_paths import (
-    DeliverFastPath,
-    FastPath,
-    ForwardFastPath,
-    ReplyFastPath,
-)
+from postroad.cells.delivery.fast_paths import FastPath, find_fast_path
 from postroad.cells.errors import NoRouteError
 from postroad.cells.routing.decision import MessageOrigin
-from postroad.cells.routing.route import Route
+from postroad.cells.routing.route import Route, RouteType
+from postroad.cells.routing.route_cache import CacheSection
 from postroad.cells.shell.system_cells import TunnelCell, make_tunnel_cell
 from postroad.cells.statistics import LinkStatistics
 from postroad.core.errors import (
@@ -74,8 +70,12 @@ class DomainLink:
         self._queue: FairQueue[ForwardedMessage] = FairQueue(
             config.link_messages_max, config.link_bytes_max
         )
-        # Fast paths by the route prefix of messages.
-        self._fast_paths: dict[bytes, FastPath] = {}
+        self._waiting = self._queue.items
+        # Fast paths by the route prefix of messages, all of which have verified source paths.
+        self._fast_path_section: CacheSection[bytes, FastPath] = CacheSection(
+            dispatcher.registry.cache, _FAST_PATHS_MAX
+        )
+        self._fast_paths = self._fast_path_section.results
         self._sent = self._received = self._refused = self._malformed = 0
 
     @property
@@ -87,7 +87,7 @@ class DomainLink:
 
     def try_send(self, forwarded: ForwardedMessage) -> bool:
         """Send or queue a message; return False if the share of its source is used up."""
-        if self.can_send_now:
+        if self.tunnel.can_send and not self._waiting:
             self._send(forwarded, forwarded.forward.envelope)
             return True
         envelope = forwarded.envelope
@@ -153,97 +153,80 @@ class DomainLink:
         )
         self._dispatcher.notify_sender(forwarded.envelope, forwarded.origin, failure)
 
-    @property
-    def can_send_now(self) -> bool:
-        """Whether a message would be sent without queueing."""
-        return self.tunnel.can_send and not self._queue
-
-    def send_encoded(self, data: bytes) -> None:
-        """Send an encoded message; the caller has checked `can_send_now`."""
-        self.tunnel.send_nowait(MESSAGE, data)
+    def try_send_encoded(self, data: bytes) -> bool:
+        """Send an encoded message; return False if it cannot be sent at once."""
+        tunnel = self.tunnel
+        if self._waiting or not tunnel.can_send:
+            return False
+        try:
+            tunnel.send_nowait(MESSAGE, data)
+        except (MessageTooLargeError, ConnectionClosedError):
+            return False
         self._sent += 1
+        return True
 
     # Receiving.
 
     def on_messages(self, requests: list[RequestFrame]) -> None:
         """Handle messages and routing updates that arrived."""
         now = self._dispatcher.loop.time()
+        fast_paths = self._fast_paths
+        handled = 0
         for request in requests:
+            data = request.payload
             if request.subject == MESSAGE:
-                self._receive(request.payload, now)
+                prefix = route_prefix(data)
+                fast_path = fast_paths.get(prefix)
+                if fast_path is not None and fast_path.try_handle(data, len(prefix), now):
+                    handled += 1
+                else:
+                    self._receive(data, prefix, now)
             elif request.subject == ROUTES:
-                self._links.on_update(self, request.payload)
+                self._links.on_update(self, data)
             else:
                 self.reject(f"unknown subject {request.subject!r}")
+        self._received += handled
 
-    def _receive(self, data: bytes, now: float) -> None:
+    def _receive(self, data: bytes, prefix: bytes, now: float) -> None:
+        """Handle a message that no fast path has handled."""
         try:
-            prefix = route_prefix(data)
-            fast_path = self._fast_paths.get(prefix)
-            if fast_path is not None and fast_path.try_handle(data, len(prefix), now):
-                self._received += 1
-                return
             envelope = decode_envelope(data)
         except MalformedPayloadError as error:
             self.reject(str(error))
             return
-        neighbors, source = self._dispatcher.neighbors, envelope.source
-        fault = neighbors.find_source_fault(source, self.domain.name, is_reply=envelope.is_reply)
-        if fault is not None:
-            self.reject(fault.text)
-            if fault.should_reply:
-                self._dispatcher.reject(envelope, NoRouteError, fault.text)
+        if prefix not in self._fast_paths and not self._has_valid_source(envelope):
             return
         self._received += 1
         self._dispatcher.receive(envelope, self._origin, now)
-        if fast_path is not None or len(prefix) > _PREFIX_BYTES_MAX:
-            return
-        # A fast path serves all messages of this prefix, so its source must be valid for requests.
-        if not envelope.is_reply or neighbors.find_source_fault(source, self.domain.name) is None:
+        if prefix not in self._fast_paths and len(prefix) <= _PREFIX_BYTES_MAX:
             self._cache_fast_path(prefix, envelope)
 
+    def _has_valid_source(self, envelope: Envelope) -> bool:
+        """Return whether the source path is possible; if not, the message is rejected."""
+        fault = self._dispatcher.neighbors.find_source_fault(
+            envelope.source, self.domain.name, is_reply=envelope.is_reply
+        )
+        if fault is None:
+            return True
+        self.reject(fault.text)
+        if fault.should_reply:
+            self._dispatcher.reject(envelope, NoRouteError, fault.text)
+        return False
+
     def _cache_fast_path(self, prefix: bytes, envelope: Envelope) -> None:
-        """Cache a fast path for messages with this route, until a route changes."""
-        fast_path = self._fast_path_for(envelope)
-        if fast_path is not None:
-            if len(self._fast_paths) >= _FAST_PATHS_MAX:
-                self._fast_paths.clear()
-            self._fast_paths[prefix] = fast_path
+        """Cache the fast path of this route, or that it has none.
 
-    def _fast_path_for(self, envelope: Envelope) -> FastPath | None:
-        dispatcher, path = self._dispatcher, envelope.destination
-        if path.is_complete or path.current.domain == dispatcher.domain.name:
-            return self._local_fast_path(envelope)
-        forward = dispatcher.direct_forward(envelope, self._origin)
-        if forward is None:
-            return None
-        link = dispatcher.registry.gateways.get(forward.gateway)
-        return (
-            ForwardFastPath(link, forward.envelope, dispatcher)
-            if isinstance(link, DomainLink)
-            else None
+        It serves all messages of this prefix, so its source path must be valid for requests.
+        """
+        source = envelope.source
+        is_reply_only = envelope.is_reply and self._dispatcher.neighbors.find_source_fault(
+            source, self.domain.name
         )
-
-    def _local_fast_path(self, envelope: Envelope) -> FastPath | None:
-        dispatcher, path = self._dispatcher, envelope.destination
-        last = path.last
-        if envelope.is_reply:
-            is_local = last is not None and last.domain == dispatcher.domain.name
-            return ReplyFastPath(dispatcher, envelope.source) if is_local else None
-        direct = dispatcher.direct_delivery(envelope, self._origin)
-        if direct is None:
-            return None
-        runner, delivery, reply_forward = direct
-        link = dispatcher.registry.gateways.get(reply_forward.gateway)
-        return (
-            DeliverFastPath(self, runner, delivery, reply_forward, dispatcher)
-            if link is self
-            else None
-        )
-
-    def clear_fast_paths(self) -> None:
-        """Drop all fast paths, because routes have changed."""
-        self._fast_paths.clear()
+        if envelope.is_expired or is_reply_only:
+            return
+        fast_path, dependencies = find_fast_path(self._dispatcher, envelope, self._origin)
+        dependencies.update((RouteType.DOMAIN, ANY, hop.domain) for hop in source.hops)
+        self._fast_path_section.put(prefix, fast_path, dependencies)
 
     def reject(self, text: str) -> None:
         """Count and log an invalid message of the peer, which is dropped."""
@@ -260,6 +243,7 @@ class DomainLink:
 
     def on_lost(self, reason: str) -> None:
         """Unregister the lost tunnel, and reroute its queued messages."""
+        self._fast_path_section.clear()
         self._links.remove(self, reason)
         for forwarded in self._queue.pop_all():
             self._dispatcher.reroute_or_fail(forwarded)
@@ -321,11 +305,6 @@ class DomainLinks:
         self.on_update = on_update
         self._cores = cores
         self.by_domain: dict[str, DomainLink] = {}
-        dispatcher.registry.on_change.append(self._clear_fast_paths)
-
-    def _clear_fast_paths(self) -> None:
-        for link in self.by_domain.values():
-            link.clear_fast_paths()
 
     def accept(self, tunnel: Tunnel) -> DomainLink:
         """Register a tunnel; raises HandshakeRejectedError if the peer may not open one."""

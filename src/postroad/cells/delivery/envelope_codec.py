@@ -25,6 +25,7 @@ from postroad.cells.addresses import CellPath
 from postroad.cells.delivery.envelope import (
     ENVELOPE_BYTES_MAX,
     HEADERS_MAX,
+    ID_BYTES,
     TTL_MS_MAX,
     Envelope,
     MessageId,
@@ -39,6 +40,7 @@ _FIXED = Struct(">BQ16s")
 _ROUTE_BYTES_MAX = 0xFFFF
 _NO_TTL = (1 << 64) - 1
 _ZERO_TTL = bytes(8)
+_MESSAGE_KIND, _REPLY_KIND = MessageKind.MESSAGE.value, MessageKind.REPLY.value
 _KINDS = {kind.value: kind for kind in MessageKind}
 # Limits of the two route caches, which are cleared when full: peers choose the routes.
 _CACHED_ROUTES_MAX = 4_096
@@ -121,26 +123,71 @@ def decode_envelope(data: bytes, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> Enve
         raise MalformedPayloadError(f"malformed envelope: {error}") from None
 
 
-# Fast path: most envelopes have neither session nor headers.
+# Fast path: most envelopes have neither session nor headers. The tail of those with a short payload
+# of bytes has a fixed layout as well, so that it can be written and read with all fields before it.
+
+# The 7 elements of the array; the payload is a binary of less than 256 bytes.
+_REQUEST_TAIL = _encoder.encode((None, None, False, True, None, "", b""))[:-1]
+_REQUEST = Struct(f">BQ16s{len(_REQUEST_TAIL)}sB")
+_REPLY_TAILS = _encoder.encode((bytes(ID_BYTES), None, False, False, None, "", b""))[:-1].split(
+    bytes(ID_BYTES)
+)
+_REPLY = Struct(f">BQ16s{len(_REPLY_TAILS[0])}s16s{len(_REPLY_TAILS[1])}sB")
+_SHORT_BYTES_MAX = 0xFF
 
 
-def encode_fast(
+def encode_request(prefix: bytes, ttl_ms: int, id: bytes, payload: bytes) -> bytes:
+    """Return an encoded request with bytes from valid fields and an encoded route."""
+    size = len(payload)
+    if size <= _SHORT_BYTES_MAX:
+        return prefix + _REQUEST.pack(_MESSAGE_KIND, ttl_ms, id, _REQUEST_TAIL, size) + payload
+    tail = (None, None, False, True, None, "", payload)
+    return prefix + _FIXED.pack(_MESSAGE_KIND, ttl_ms, id) + _encoder.encode(tail)
+
+
+def encode_reply(
     prefix: bytes,
-    kind: int,
     ttl_ms: int | None,
     id: bytes,
-    *,
-    in_reply_to: bytes | None,
-    wants_reply: bool,
+    in_reply_to: bytes,
     content_type: str,
     payload: bytes,
 ) -> bytes:
-    """Return an encoded envelope from valid fields and an encoded route."""
-    return (
-        prefix
-        + _FIXED.pack(kind, _NO_TTL if ttl_ms is None else ttl_ms, id)
-        + _encoder.encode((in_reply_to, None, False, wants_reply, None, content_type, payload))
-    )
+    """Return an encoded reply from valid fields and an encoded route."""
+    size = len(payload)
+    ttl = _NO_TTL if ttl_ms is None else ttl_ms
+    if size <= _SHORT_BYTES_MAX and not content_type:
+        begin, end = _REPLY_TAILS
+        return prefix + _REPLY.pack(_REPLY_KIND, ttl, id, begin, in_reply_to, end, size) + payload
+    tail = (in_reply_to, None, False, False, None, content_type, payload)
+    return prefix + _FIXED.pack(_REPLY_KIND, ttl, id) + _encoder.encode(tail)
+
+
+def decode_short_request(data: bytes, at: int) -> tuple[int | None, bytes, bytes] | None:
+    """Return TTL, id and payload of a request that is laid out like those of `encode_request`.
+
+    Its route ends at `at`. None if it is laid out otherwise, expired or malformed.
+    """
+    begin = at + _REQUEST.size
+    if len(data) < begin:
+        return None
+    kind, ttl_ms, id, tail, size = _REQUEST.unpack_from(data, at)
+    if tail != _REQUEST_TAIL or kind != _MESSAGE_KIND or len(data) != begin + size:
+        return None
+    if 0 < ttl_ms <= TTL_MS_MAX:
+        return ttl_ms, id, data[begin:]
+    return (None, id, data[begin:]) if ttl_ms == _NO_TTL else None
+
+
+def decode_short_reply(data: bytes, at: int) -> tuple[bytes, bytes] | None:
+    """Return the id that a reply repeats, and its payload; see `decode_short_request`."""
+    begin = at + _REPLY.size
+    if len(data) < begin:
+        return None
+    kind, ttl_ms, _, before, in_reply_to, after, size = _REPLY.unpack_from(data, at)
+    if [before, after] != _REPLY_TAILS or kind != _REPLY_KIND or len(data) != begin + size:
+        return None
+    return (in_reply_to, data[begin:]) if ttl_ms <= TTL_MS_MAX or ttl_ms == _NO_TTL else None
 
 
 def decode_fast(data: bytes, at: int) -> tuple[int, int | None, bytes, EnvelopeTail] | None:
@@ -166,10 +213,14 @@ def decode_fast(data: bytes, at: int) -> tuple[int, int | None, bytes, EnvelopeT
 
 
 def route_prefix(data: bytes) -> bytes:
-    """Return the bytes of the route at the start of an envelope, without decoding them."""
-    if len(data) < _HEAD.size:
-        raise MalformedPayloadError(f"malformed envelope: {len(data)} bytes")
-    return data[: 3 + (data[1] << 8 | data[2])]
+    """Return the bytes of the route at the start of an envelope, without decoding them.
+
+    Of a truncated envelope it returns all bytes, which are no route.
+    """
+    try:
+        return data[: 3 + (data[1] << 8 | data[2])]
+    except IndexError:
+        return data
 
 
 def is_expired(data: bytes, at: int) -> bool:

@@ -26,12 +26,13 @@ class FairQueue(Generic[T]):
         bytes_max: largest size of all items; an empty queue accepts an item of any size.
     """
 
-    __slots__ = ("_bytes", "_bytes_max", "_items", "_items_max", "_usage")
+    __slots__ = ("_bytes", "_bytes_max", "_items_max", "_usage", "items")
 
     def __init__(self, items_max: int, bytes_max: int) -> None:
         self._items_max = items_max
         self._bytes_max = bytes_max
-        self._items: deque[tuple[T, int, tuple[_ShareKey, ...]]] = deque()
+        self.items: deque[tuple[T, int, tuple[_ShareKey, ...]]] = deque()
+        """Items with size and shares, oldest first; not to be changed by others."""
         self._bytes = 0
         # Items and bytes of each share in use.
         self._usage: dict[_ShareKey, tuple[int, int]] = {}
@@ -50,17 +51,17 @@ class FairQueue(Generic[T]):
         With `bypasses_share`, as for replies, only the capacity of the whole queue counts.
         """
         shares: tuple[_ShareKey, ...] = (source,) if via is None else (via, (via, source))
-        if self._items and not self._has_capacity(() if bypasses_share else shares, size):
+        if self.items and not self._has_capacity(() if bypasses_share else shares, size):
             return False
         for share in shares:
             items, used_bytes = self._usage.get(share, (0, 0))
             self._usage[share] = (items + 1, used_bytes + size)
-        self._items.append((item, size, shares))
+        self.items.append((item, size, shares))
         self._bytes += size
         return True
 
     def _has_capacity(self, shares: tuple[_ShareKey, ...], size: int) -> bool:
-        free, free_bytes = self._items_max - len(self._items), self._bytes_max - self._bytes
+        free, free_bytes = self._items_max - len(self.items), self._bytes_max - self._bytes
         for share in shares:
             items, used_bytes = self._usage.get(share, (0, 0))
             if items >= free or used_bytes + size > free_bytes:
@@ -71,7 +72,7 @@ class FairQueue(Generic[T]):
 
     def pop(self) -> T:
         """Remove and return the oldest item; raises IndexError if the queue is empty."""
-        item, size, shares = self._items.popleft()
+        item, size, shares = self.items.popleft()
         self._bytes -= size
         for share in shares:
             items, used_bytes = self._usage[share]
@@ -84,11 +85,11 @@ class FairQueue(Generic[T]):
     @property
     def oldest(self) -> T | None:
         """The oldest item, or None."""
-        return self._items[0][0] if self._items else None
+        return self.items[0][0] if self.items else None
 
     def pop_all(self) -> Iterator[T]:
         """Remove and yield all items, oldest first."""
-        while self._items:
+        while self.items:
             yield self.pop()
 
     @property
@@ -97,4 +98,4 @@ class FairQueue(Generic[T]):
         return self._bytes
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections import Counter
 
-from postroad.cells.addresses import Role
+from postroad.cells.addresses import ANY, Role
 from postroad.cells.delivery.dispatcher import MessageDispatcher
 from postroad.cells.delivery.domain_links import DomainLink
 from postroad.cells.delivery.update_queue import RoutingUpdateQueue
@@ -29,6 +29,7 @@ from postroad.cells.routing.advertisements import (
     encode_routing_update,
 )
 from postroad.cells.routing.advertiser import RouteAdvertiser, build_advertisement
+from postroad.cells.routing.route import RouteType
 from postroad.cells.routing.route_learner import RouteLearner
 from postroad.core.errors import ConfigError, MalformedPayloadError
 from postroad.core.limits import KIB, ROUTE_NAMES_PER_S, ROUTES_AT_ONCE_MAX
@@ -73,6 +74,7 @@ class RoutePropagator:
         self._discard_updates(link.domain.name)
         self._links[link.domain.name] = link
         self._dispatcher.neighbors.link_up(link.domain)
+        self._invalidate_neighbor(link.domain.name)
         self.learner.peer_up(link.domain, now)
         self.advertiser.peer_up(link.domain.name, link.domain.role, now)
         self._schedule()
@@ -82,6 +84,7 @@ class RoutePropagator:
         self._links.pop(name, None)
         self._discard_updates(name)
         self._dispatcher.neighbors.link_down(name)
+        self._invalidate_neighbor(name)
         self.learner.peer_down(name, self._loop.time())
         self.advertiser.peer_down(name)
         self._process_outputs()
@@ -162,8 +165,11 @@ class RoutePropagator:
         if self._dispatcher.neighbors.set_reachable(
             name, self.learner.get_advertisement(name).domains
         ):
-            for link in self._links.values():
-                link.clear_fast_paths()
+            self._invalidate_neighbor(name)
+
+    def _invalidate_neighbor(self, name: str) -> None:
+        """Have the source paths that contain a neighbor verified anew."""
+        self._dispatcher.registry.cache.invalidate([(RouteType.DOMAIN, ANY, name)])
 
     def announce_shutdown(self) -> None:
         """Send a shutdown notice, so that satellites stop using this core as default route."""

@@ -18,7 +18,7 @@ from postroad.cells.delivery.envelope import Envelope
 from postroad.cells.delivery.failure import DeliveryFailure
 from postroad.cells.delivery.fast_paths import CallFastPath
 from postroad.cells.errors import CellBusyError, NoRouteError
-from postroad.cells.messages import CellReply
+from postroad.cells.messages import BYTES, CellReply
 from postroad.cells.routing.decision import LOCAL_ORIGIN, LocalDelivery, MessageOrigin
 from postroad.core.errors import MessagingError, NotRunningError, Outcome, ReplyTimeoutError
 
@@ -71,6 +71,8 @@ EnvelopeFactory: TypeAlias = Callable[[int | None], Envelope]
 """Builds the envelope of each attempt, with a new id, from the remaining milliseconds."""
 
 _Result: TypeAlias = CellReply | DeliveryFailure | MessagingError
+_Reply: TypeAlias = bytes | CellReply | DeliveryFailure
+"""What completes a call; bytes are a reply of that content type, whose path nobody needs."""
 
 
 class FailedRequest(NamedTuple):
@@ -90,8 +92,8 @@ class CellCallTracker:
         self._loop = dispatcher.loop
         self._now = dispatcher.loop.time
         # Reply future and deadline by message id.
-        self._pending: dict[bytes, tuple[asyncio.Future[_Result], float]] = {}
-        # Calls that have not ended, including those that wait for routes.
+        self._pending: dict[bytes, tuple[asyncio.Future[_Result | bytes], float]] = {}
+        # Calls that have not ended, including those that wait for routes; fast ones are pending.
         self._active = 0
         self._is_closed = False
         # One timer for all calls, at the earliest deadline or before it.
@@ -173,15 +175,14 @@ class CellCallTracker:
 
     async def call_fast(
         self, fast_path: CallFastPath, payload: bytes, timeout_s: float
-    ) -> CellReply | FailedRequest | None:
+    ) -> bytes | CellReply | FailedRequest | None:
         """Send a request on a fast path; return None if it could not be sent.
 
-        `call` continues with a FailedRequest.
+        Bytes are a reply of that content type; `call` continues with a FailedRequest.
         """
         started = self._now()
         id = self._dispatcher.new_id()
         reply = self._add_pending(id, started + timeout_s)
-        self._active += 1
         try:
             if not fast_path.send(id, round(timeout_s * 1000), payload):
                 return None
@@ -189,8 +190,7 @@ class CellCallTracker:
             result = await reply
         finally:
             del self._pending[id]
-            self._active -= 1
-        if isinstance(result, CellReply):
+        if isinstance(result, bytes | CellReply):
             return result
         selected_targets = [] if fast_path.selected_target is None else [fast_path.selected_target]
         return FailedRequest(result, selected_targets, started)
@@ -241,7 +241,10 @@ class CellCallTracker:
             failure = self._dispatcher.dispatch(
                 envelope, origin, avoid, selected_targets=selected_targets
             )
-            return failure if failure is not None else await reply
+            if failure is not None:
+                return failure
+            result = await reply
+            return CellReply(BYTES, result) if isinstance(result, bytes) else result
         finally:
             del self._pending[envelope.id]
 
@@ -264,6 +267,7 @@ class CellCallTracker:
             runner.cancel(envelope.id)
         if isinstance(result, CellReply):
             return result
+        assert not isinstance(result, bytes)  # Those come through tunnels.
         raise self._error(result, envelope, started, timeout_s)
 
     async def _wait_for_route_change(self, deadline: float) -> bool:
@@ -294,14 +298,14 @@ class CellCallTracker:
 
     # Events.
 
-    def _add_pending(self, id: bytes, deadline: float) -> asyncio.Future[_Result]:
-        reply: asyncio.Future[_Result] = self._loop.create_future()
+    def _add_pending(self, id: bytes, deadline: float) -> asyncio.Future[_Result | bytes]:
+        reply: asyncio.Future[_Result | bytes] = self._loop.create_future()
         self._pending[id] = reply, deadline
         if deadline < self._timer_at:
             self._arm(deadline)
         return reply
 
-    def _on_reply(self, id: bytes, reply: CellReply | DeliveryFailure) -> bool:
+    def _on_reply(self, id: bytes, reply: _Reply) -> bool:
         entry = self._pending.get(id)
         if entry is None:
             return isinstance(reply, DeliveryFailure) and self._resend(id, reply)
@@ -333,7 +337,7 @@ class CellCallTracker:
 
     async def wait_finished(self) -> None:
         """Wait until all calls have ended, which they do soon after `close`."""
-        while self._active:  # noqa: ASYNC110 - calls do not signal their end
+        while self._active or self._pending:  # noqa: ASYNC110 - calls do not signal their end
             await asyncio.sleep(0)
 
     def close(self) -> None:

@@ -2,69 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 import msgspec
 
-from postroad.cells.addresses import LOCAL, CellAddress, DomainInfo, Role
+from postroad.cells.addresses import CellAddress, DomainInfo, Role
 from postroad.cells.delivery.envelope import Envelope
 from postroad.cells.delivery.failure import DeliveryFailure
-from postroad.cells.routing.route import Route, RouteType
+from postroad.cells.routing.route import Route
 from postroad.cells.routing.route_table import RouteTable
 
 
-class RoutingContext:
-    """Immutable state of a domain that a routing decision depends on.
+class RoutingContext(NamedTuple):
+    """What a routing decision depends on in a domain."""
 
-    Args:
-        domain: the domain.
-        table: its route table.
-        cells: names of its cells, gateways included.
-        draining: names of draining cells: only `cell@domain` reaches them.
-    """
-
-    def __init__(
-        self,
-        domain: DomainInfo,
-        table: RouteTable,
-        cells: Collection[str],
-        draining: Collection[str] = (),
-    ) -> None:
-        self.domain = domain
-        self.address = domain.address
-        self.table = table
-        self.cells = cells
-        self.draining = draining
-
-    def is_routable(self, cell: str) -> bool:
-        """Return whether bare names and routes reach the cell."""
-        return cell in self.cells and cell not in self.draining
-
-    def is_local_target(self, target: CellAddress) -> bool:
-        """Return whether it is the address of a cell of this domain, existing or not."""
-        return target.domain in (self.domain.name, LOCAL) and not target.is_domain
+    domain: DomainInfo
+    address: CellAddress
+    """The address of the domain."""
+    table: RouteTable
+    cells: AbstractSet[str]
+    """Names of its cells, gateways included."""
+    draining: AbstractSet[str]
+    """Names of draining cells: only `cell@domain` reaches them."""
 
     def is_same_zone(self, route: Route) -> bool:
         """Return whether the route leads to the zone of this domain."""
         return self.domain.zone is not None and route.zone == self.domain.zone
-
-    def resolve_gateway(self, target: CellAddress) -> str | None:
-        """Return the gateway to a target, or None."""
-        seen: set[CellAddress] = set()
-        pending = [target]
-        while pending:
-            address = pending.pop()
-            if self.is_local_target(address):
-                if self.is_routable(address.cell):
-                    return address.cell
-            elif address not in seen:
-                seen.add(address)
-                pending += reversed(self._next_targets(address))
-        return None
-
-    def _next_targets(self, address: CellAddress) -> list[CellAddress]:
-        routes = [*self.table.exacts(address), *self.table.domains(address.domain)]
-        return [route.target for route in routes if route.type is not RouteType.ALIAS]
 
 
 class MessageOrigin(msgspec.Struct, frozen=True):

@@ -23,7 +23,8 @@ from postroad.cells.routing.decision import (
 )
 from postroad.cells.routing.rendezvous import NUMBER_MASK, candidate_weight, message_weight
 from postroad.cells.routing.route import RouteType
-from postroad.cells.routing.route_table import RouteTable
+from postroad.cells.routing.route_cache import CacheSection, Dependency, RouteCache
+from postroad.cells.routing.route_table import RouteTable, key_of_exacts
 from postroad.cells.routing.router import SOURCE_HOPS_MAX, RouteResolution
 
 
@@ -110,11 +111,19 @@ class BalancedPlan:
     were skipped for one message are skipped for all.
     """
 
-    __slots__ = ("_candidates", "_open_targets", "_plans", "depends_on_domains", "size")
+    __slots__ = (
+        "_candidates",
+        "_open_targets",
+        "_plans",
+        "dependencies",
+        "depends_on_domains",
+        "size",
+    )
 
     def __init__(self, resolution: RouteResolution, context: RoutingContext) -> None:
         self.depends_on_domains = frozenset(resolution.depends_on_domains)
         self.size = len(resolution.candidates)
+        self.dependencies: frozenset[Dependency] = frozenset()
         # Targets of the routes not skipped so far, and whether they are in the local zone.
         self._open_targets = {
             route.target_name: context.is_same_zone(route) for route in resolution.candidates
@@ -139,6 +148,7 @@ class BalancedPlan:
 
     def record(self, resolution: RouteResolution, plan: RoutingPlan) -> None:
         """Record the plan of the selected route, and that better routes were skipped."""
+        self.dependencies |= resolution.dependencies
         for route in resolution.candidates:
             if route is resolution.selected_route:
                 self._plans[route.target_name] = plan
@@ -151,14 +161,15 @@ class BalancedPlan:
 
 
 PLANS_MAX = 8_192
-"""Limit of the cache, because peers choose the names."""
+"""Limit of the cached plans, because peers choose the names."""
 
 _NO_NAMES: frozenset[str] = frozenset()
 
 _RouteKey: TypeAlias = tuple[str, str, bool, bool]
 """Cell and domain of the hop, and what the origin allows."""
-_Key: TypeAlias = _RouteKey | tuple[_RouteKey, frozenset[str]]
-"""With the visited domains, for routes that depend on them."""
+_Key: TypeAlias = str | _RouteKey | tuple[_RouteKey, frozenset[str]]
+"""With the visited domains, for routes that depend on them; only the domain of the hop, if all of
+its cells have the same route."""
 
 
 class RoutingDecisionCache:
@@ -170,20 +181,36 @@ class RoutingDecisionCache:
     """
 
     def __init__(self, domain: DomainInfo, *, plans_max: int = PLANS_MAX) -> None:
-        self._domain = domain
-        self._plans_max = plans_max
-        # By hop, and by domain where all of its cells have the same route.
-        self._plans: dict[_Key, RoutingPlan | BalancedPlan] = {}
-        self._by_domain: dict[str, RoutingPlan] = {}
-        self._capacity = plans_max
-        self.update(RouteTable(), ())
+        self.cache = RouteCache()
+        """For further results that depend on routes."""
+        self._context = RoutingContext(domain, domain.address, RouteTable(), _NO_NAMES, _NO_NAMES)
+        self._section: CacheSection[_Key, RoutingPlan | BalancedPlan] = CacheSection(
+            self.cache, plans_max
+        )
+        self._plans = self._section.results
 
     def update(
-        self, table: RouteTable, cells: Collection[str], draining: Collection[str] = ()
+        self,
+        table: RouteTable,
+        cells: Collection[str],
+        draining: Collection[str] = (),
     ) -> None:
-        """Set table and cells for further decisions, see `route_message`; clears the cache."""
-        self._context = RoutingContext(self._domain, table, frozenset(cells), frozenset(draining))
-        self._clear()
+        """Set table and cells for further decisions, see `route_message`.
+
+        Results that depend on what has changed are forgotten.
+        """
+        before = self._context
+        self._context = before._replace(
+            table=table, cells=frozenset(cells), draining=frozenset(draining)
+        )
+        if table is not before.table:
+            self.cache.invalidate(table.keys_changed_since(before.table))
+        self.cache.invalidate(before.cells ^ self._context.cells)
+        self.cache.invalidate(before.draining ^ self._context.draining)
+
+    def resolve(self, envelope: Envelope, origin: MessageOrigin = LOCAL_ORIGIN) -> RouteResolution:
+        """Return a resolution of a message, which tells what its decision depends on."""
+        return RouteResolution(envelope, origin, self._context)
 
     def decide(
         self,
@@ -204,15 +231,16 @@ class RoutingDecisionCache:
         ):
             return RouteResolution(envelope, origin, self._context, avoid).decide()
         hop = hops[position]
-        plan = self._by_domain.get(hop.domain)
+        plan = self._plans.get(hop.domain)
         if plan is not None:
-            return plan.apply(envelope)
+            # Plans of whole domains are never balanced.
+            return plan.apply(envelope)  # type: ignore[union-attr]
         return self._decide_by_hop(hop, envelope, origin)
 
     @property
     def size(self) -> int:
         """Number of cached plans and candidates."""
-        return self._plans_max - self._capacity
+        return self._section.size
 
     def _decide_by_hop(
         self, hop: CellAddress, envelope: Envelope, origin: MessageOrigin
@@ -243,14 +271,20 @@ class RoutingDecisionCache:
         if decision.failure is not None or resolution.was_rewritten:
             return decision
         plan = make_plan(decision, frozenset(resolution.depends_on_domains), self._context.address)
-        if self._applies_to_domain(route_key[1], resolution):
-            self._reserve(1)
-            self._by_domain[route_key[1]] = plan
+        domain = route_key[1]
+        if self._applies_to_domain(domain, resolution):
+            # No cell of the domain has an exact route.
+            dependencies = resolution.dependencies - {(RouteType.EXACT, *route_key[:2])}
+            self._section.put(domain, plan, {*dependencies, key_of_exacts(domain)})
         else:
             visited = _visited(envelope, origin)
             # Most messages have not visited the targets of the routes.
             key = route_key if plan.depends_on_domains.isdisjoint(visited) else (route_key, visited)
-            self._store(key, self._record_candidates(cached, resolution, plan))
+            stored = self._record_candidates(cached, resolution, plan)
+            if isinstance(stored, BalancedPlan):
+                self._section.put(key, stored, stored.dependencies, stored.size)
+            else:
+                self._section.put(key, stored, resolution.dependencies, stored.size)
         return decision
 
     def _applies_to_domain(self, domain: str, resolution: RouteResolution) -> bool:
@@ -279,23 +313,6 @@ class RoutingDecisionCache:
         )
         balanced.record(resolution, plan)
         return balanced if balanced.has_open_targets else plan
-
-    # Storage.
-
-    def _store(self, key: _Key, cached: RoutingPlan | BalancedPlan) -> None:
-        if self._plans.get(key) is not cached:
-            self._reserve(cached.size)
-            self._plans[key] = cached
-
-    def _reserve(self, size: int) -> None:
-        if self._capacity < size:
-            self._clear()
-        self._capacity -= size
-
-    def _clear(self) -> None:
-        self._plans.clear()
-        self._by_domain.clear()
-        self._capacity = self._plans_max
 
 
 def _visited(envelope: Envelope, origin: MessageOrigin) -> frozenset[str]:

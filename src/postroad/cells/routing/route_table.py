@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
+from typing import TypeAlias
+from weakref import ref
 
 from postroad.cells.addresses import ANY, LOCAL, CellAddress
 from postroad.cells.errors import CellNotFoundError, DuplicateRouteError, RouteNotFoundError
@@ -16,22 +18,26 @@ from postroad.cells.routing.route import Route, RouteType
 
 # Exact routes and aliases of an address share one list, in which the older is tried first.
 _GROUPS = {type: type for type in RouteType} | {RouteType.ALIAS: RouteType.EXACT}
-_Key = tuple[RouteType, str, str]
-_Routes = dict[tuple[RouteType, CellAddress], Route]
+_Routes: TypeAlias = dict[tuple[RouteType, CellAddress], Route]
+
+RouteKey: TypeAlias = tuple[RouteType, str, str]
+"""Type, cell and domain of the routes that a lookup returns; aliases are among the exact routes."""
 
 _LIST_ORDER = {group: index for index, group in enumerate(RouteType)}
-_HEADINGS = ("TYPE", "DESTINATION", "TARGET", "ZONE")
 
 
 class RouteTable:
     """All routes of a domain; immutable."""
 
     def __init__(self, routes: Iterable[Route] = ()) -> None:
-        self._routes: dict[_Key, _Routes] = {}
+        self._routes: dict[RouteKey, _Routes] = {}
         self._count = 0
         # Number of exact routes and aliases of each domain.
         self._exacts: Counter[str] = Counter()
-        copied: set[_Key] = set()
+        # The table that this one was made of, and where they may differ.
+        self._previous: ref[RouteTable] | None = None
+        self._changed_keys: set[RouteKey] = set()
+        copied: set[RouteKey] = set()
         for route in routes:
             if not self._insert(route, copied):
                 raise DuplicateRouteError(f"duplicate route: {route}")
@@ -64,11 +70,14 @@ class RouteTable:
         table._routes = dict(self._routes)
         table._count = self._count
         table._exacts = self._exacts.copy()
-        copied: set[_Key] = set()
+        copied: set[RouteKey] = set()
+        table._previous = ref(self)
         for route in deleted:
+            table._changed_keys.update(_keys_changed_by(route))
             if not table._remove(route, copied) and is_strict:
                 raise RouteNotFoundError(f"cannot delete route {route}: it does not exist")
         for route in added:
+            table._changed_keys.update(_keys_changed_by(route))
             if not table._insert(route, copied) and is_strict:
                 raise DuplicateRouteError(f"cannot add route {route}: it exists already")
         return table
@@ -77,19 +86,35 @@ class RouteTable:
         """Return the table without all routes to a removed cell or domain."""
         return self.changed(deleted=[route for route in self if route.target == target])
 
+    def keys_changed_since(self, before: RouteTable) -> Collection[RouteKey]:
+        """Return the keys at which two tables may differ; fast if this one was made of the other.
+
+        Exact routes have a further key, see `key_of_exacts`.
+        """
+        if self._previous is not None and self._previous() is before:
+            return self._changed_keys
+        differing = [
+            route
+            for key in self._routes.keys() | before._routes.keys()
+            for route in (*self.at(key), *before.at(key))
+            if list(self.at(key)) != list(before.at(key))
+        ]
+        return {key for route in differing for key in _keys_changed_by(route)}
+
     # Lookups, in the order in which routes were added.
+
+    def at(self, key: RouteKey) -> Collection[Route]:
+        """Return the routes of a key."""
+        routes = self._routes.get(key)
+        return routes.values() if routes else ()
 
     def topics(self, name: str) -> Collection[Route]:
         """Return the routes of a topic."""
-        return self._at(RouteType.TOPIC, name, ANY)
+        return self.at((RouteType.TOPIC, name, ANY))
 
     def queues(self, name: str) -> Collection[Route]:
         """Return the routes of a queue."""
-        return self._at(RouteType.QUEUE, name, ANY)
-
-    def exacts(self, address: CellAddress) -> Collection[Route]:
-        """Return the exact routes and aliases of an address."""
-        return self._at(RouteType.EXACT, address.cell, address.domain)
+        return self.at((RouteType.QUEUE, name, ANY))
 
     def has_exacts(self, domain: str) -> bool:
         """Return whether any address of a domain has an exact route or an alias."""
@@ -97,11 +122,11 @@ class RouteTable:
 
     def domains(self, name: str) -> Collection[Route]:
         """Return the routes to a domain."""
-        return self._at(RouteType.DOMAIN, ANY, name)
+        return self.at((RouteType.DOMAIN, ANY, name))
 
     def defaults(self) -> Collection[Route]:
         """Return the default routes."""
-        return self._at(RouteType.DEFAULT, ANY, ANY)
+        return self.at((RouteType.DEFAULT, ANY, ANY))
 
     def __contains__(self, route: object) -> bool:
         return isinstance(route, Route) and route.identity in self._routes.get(_key(route), ())
@@ -125,11 +150,7 @@ class RouteTable:
 
     # Internals. `copied` has the keys whose routes are not shared with another table.
 
-    def _at(self, group: RouteType, cell: str, domain: str) -> Collection[Route]:
-        routes = self._routes.get((group, cell, domain))
-        return routes.values() if routes else ()
-
-    def _insert(self, route: Route, copied: set[_Key]) -> bool:
+    def _insert(self, route: Route, copied: set[RouteKey]) -> bool:
         key = _key(route)
         if route.identity in self._routes.get(key, ()):
             return False
@@ -139,7 +160,7 @@ class RouteTable:
             self._exacts[route.domain] += 1
         return True
 
-    def _remove(self, route: Route, copied: set[_Key]) -> bool:
+    def _remove(self, route: Route, copied: set[RouteKey]) -> bool:
         key = _key(route)
         if route.identity not in self._routes.get(key, ()):
             return False
@@ -153,15 +174,27 @@ class RouteTable:
             copied.discard(key)
         return True
 
-    def _copy_for_write(self, key: _Key, copied: set[_Key]) -> _Routes:
+    def _copy_for_write(self, key: RouteKey, copied: set[RouteKey]) -> _Routes:
         if key not in copied:
             copied.add(key)
             self._routes[key] = dict(self._routes.get(key, {}))
         return self._routes[key]
 
 
-def _key(route: Route) -> _Key:
+def _key(route: Route) -> RouteKey:
     return _GROUPS[route.type], route.cell, route.domain
+
+
+def _keys_changed_by(route: Route) -> Iterator[RouteKey]:
+    """Yield the keys that a change of a route concerns."""
+    yield (key := _key(route))
+    if key[0] is RouteType.EXACT:
+        yield key_of_exacts(route.domain)
+
+
+def key_of_exacts(domain: str) -> RouteKey:
+    """Return the key that stands for the exact routes and aliases of all addresses of a domain."""
+    return RouteType.EXACT, ANY, domain
 
 
 def check_route_target(
@@ -218,21 +251,7 @@ def _matches(address: str, pattern: str) -> bool:
     return fnmatchcase(address if "@" in pattern else address.partition("@")[0], pattern)
 
 
-def format_routes(routes: Iterable[Route]) -> str:
-    """Return the routes as `route ls` prints them: aligned columns with headings."""
-    rows = [_HEADINGS, *(_row(route) for route in routes)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
-
-
 def _sort_key(route: Route) -> tuple[int, str, str, str]:
     group = _GROUPS[route.type]
     target = "" if group is RouteType.EXACT else str(route.target)
     return _LIST_ORDER[group], route.cell, route.domain, target
-
-
-def _row(route: Route) -> tuple[str, ...]:
-    return route.type.value, route.destination, str(route.target), route.zone or ""

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from postroad.cells.addresses import SYSTEM, CellAddress, CellPath, DomainInfo
+from postroad.cells.addresses import ANY, LOCAL, SYSTEM, CellAddress, CellPath, DomainInfo
 from postroad.cells.delivery.envelope import Envelope
 from postroad.cells.delivery.failure import DeliveryFailure
 from postroad.cells.errors import (
@@ -47,6 +47,7 @@ from postroad.cells.routing.decision import (
 )
 from postroad.cells.routing.rendezvous import rank_for_message, rendezvous_rank_by
 from postroad.cells.routing.route import Route, RouteType
+from postroad.cells.routing.route_cache import Dependency
 from postroad.cells.routing.route_table import RouteTable
 
 STEPS_MAX = 16
@@ -79,9 +80,8 @@ def route_message(
             does not.
         avoid: targets that queue and default routes must not select, as they were tried.
     """
-    return RouteResolution(
-        envelope, origin, RoutingContext(domain, table, cells, draining), avoid
-    ).decide()
+    context = RoutingContext(domain, domain.address, table, frozenset(cells), frozenset(draining))
+    return RouteResolution(envelope, origin, context, avoid).decide()
 
 
 class RouteResolution:
@@ -94,6 +94,7 @@ class RouteResolution:
         candidates: the routes of a queue, best first, if there are several; the ranking differs
             from message to message.
         depends_on_domains: the domains that were checked for having been visited.
+        dependencies: the routes and cells that were looked up, existing or not.
     """
 
     def __init__(
@@ -105,7 +106,6 @@ class RouteResolution:
     ) -> None:
         self._envelope = envelope
         self._context = context
-        self._table = context.table
         self._domain = context.domain
         self._avoid = avoid
         self._is_remote = origin.peer is not None
@@ -125,6 +125,7 @@ class RouteResolution:
         self.selected_route: Route | None = None
         self.candidates: list[Route] = []
         self.depends_on_domains: set[str] = set()
+        self.dependencies: set[Dependency] = set()
 
     @property
     def was_rewritten(self) -> bool:
@@ -176,7 +177,7 @@ class RouteResolution:
             self._deliver_to_address(hop)
             return True
         if hop.is_local:
-            if self._allow_local and self._context.is_routable(hop.cell):
+            if self._allow_local and self._is_routable(hop.cell):
                 self._log_step("{} is a cell of this domain", hop.cell)
                 self._deliver(hop.cell, None)
                 return True
@@ -184,6 +185,7 @@ class RouteResolution:
         return self._follow_routes(hop)
 
     def _deliver_to_address(self, hop: CellAddress) -> None:
+        self.dependencies.add(hop.cell)
         if hop.cell in self._context.cells:
             self._log_step("{} is in this domain", hop)
             self._deliver(hop.cell, None)
@@ -193,11 +195,11 @@ class RouteResolution:
     # Topics.
 
     def _fan_out(self, hop: CellAddress) -> None:
-        for route in self._table.topics(hop.cell):
+        for route in self._lookup(RouteType.TOPIC, hop.cell, ANY):
             self._was_topic = True
             if not self._allow_fan_out:
                 self._log_step("{}: has its copy already", route)
-            elif self._context.is_local_target(route.target):
+            elif self._is_local_target(route.target):
                 self._copy_to_cell(route)
             elif not self._allow_remote:
                 self._log_step("{}: not followed, the message came from a core", route)
@@ -212,7 +214,7 @@ class RouteResolution:
     def _copy_to_domain(self, route: Route) -> None:
         if self._has_visited(route.target):
             self._log_step("{}: the message came from there", route)
-        elif (gateway := self._context.resolve_gateway(route.target)) is None:
+        elif (gateway := self._resolve_gateway(route.target)) is None:
             self._fail(NoRouteError, f"{route}: no gateway from {self._domain.name}")
         else:
             self._log_step("{}: a copy through {}", route, gateway)
@@ -239,9 +241,9 @@ class RouteResolution:
         return True
 
     def _try_route(self, route: Route) -> bool:
-        if route.type is RouteType.QUEUE and self._context.is_local_target(route.target):
+        if route.type is RouteType.QUEUE and self._is_local_target(route.target):
             return self._deliver_to_consumer(route)
-        gateway = self._context.resolve_gateway(route.target)
+        gateway = self._resolve_gateway(route.target)
         if gateway is None:
             self._log_step("{}: no gateway", route)
             return False
@@ -258,18 +260,18 @@ class RouteResolution:
         return True
 
     def _routes_for(self, hop: CellAddress) -> Iterator[Route]:
-        yield from self._table.exacts(hop)
+        yield from self._exacts(hop)
         if hop.is_local:
             yield from self._queue_routes(hop.cell)
         else:
-            yield from self._table.domains(hop.domain)
+            yield from self._lookup(RouteType.DOMAIN, ANY, hop.domain)
         if self._allow_remote or not hop.is_local:
             yield from self._default_routes(hop)
 
     def _queue_routes(self, name: str) -> list[Route]:
-        routes: Iterable[Route] = self._allowed(self._table.queues(name))
+        routes: Iterable[Route] = self._allowed(self._lookup(RouteType.QUEUE, name, ANY))
         if not self._allow_remote:
-            routes = [route for route in routes if self._context.is_local_target(route.target)]
+            routes = [route for route in routes if self._is_local_target(route.target)]
         ranked = rank_for_message(
             self._envelope.id, routes, name=_target_name, is_preferred=self._context.is_same_zone
         )
@@ -284,7 +286,7 @@ class RouteResolution:
         # Sticky: messages to one name use one core and so stay in order.
         return rendezvous_rank_by(
             str(hop).encode(),
-            self._allowed(self._table.defaults()),
+            self._allowed(self._lookup(RouteType.DEFAULT, ANY, ANY)),
             name=_target_name,
             is_preferred=self._context.is_same_zone,
         )
@@ -292,12 +294,52 @@ class RouteResolution:
     def _allowed(self, routes: Iterable[Route]) -> list[Route]:
         return [route for route in routes if route.target_name not in self._avoid]
 
+    # Lookups.
+
+    def _lookup(self, type: RouteType, cell: str, domain: str) -> Collection[Route]:
+        key = (type, cell, domain)
+        self.dependencies.add(key)
+        return self._context.table.at(key)
+
+    def _exacts(self, address: CellAddress) -> Collection[Route]:
+        if address.is_domain:
+            return ()
+        return self._lookup(RouteType.EXACT, address.cell, address.domain)
+
+    def _is_routable(self, cell: str) -> bool:
+        """Return whether bare names and routes reach a cell of this domain."""
+        self.dependencies.add(cell)
+        return cell in self._context.cells and cell not in self._context.draining
+
+    def _resolve_gateway(self, target: CellAddress) -> str | None:
+        """Return the gateway to a target, or None."""
+        seen: set[CellAddress] = set()
+        pending = [target]
+        while pending:
+            address = pending.pop()
+            if self._is_local_target(address):
+                if self._is_routable(address.cell):
+                    return address.cell
+            elif address not in seen:
+                seen.add(address)
+                routes = [
+                    *self._exacts(address),
+                    *self._lookup(RouteType.DOMAIN, ANY, address.domain),
+                ]
+                targets = [route.target for route in routes if route.type is not RouteType.ALIAS]
+                pending += reversed(targets)
+        return None
+
     # Targets.
+
+    def _is_local_target(self, target: CellAddress) -> bool:
+        """Return whether it is the address of a cell of this domain, existing or not."""
+        return target.domain in (self._domain.name, LOCAL) and not target.is_domain
 
     def _is_target_routable(self, route: Route) -> bool:
         """Return whether the cell of a queue or topic route exists and is not draining."""
         cell = route.target.cell
-        if self._context.is_routable(cell):
+        if self._is_routable(cell):
             return True
         cell_state = "draining" if cell in self._context.cells else "gone"
         self._log_step("{}: that cell is {}", route, cell_state)

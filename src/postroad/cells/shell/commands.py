@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
-from postroad.cells.addresses import CellPath
 from postroad.cells.shell.views import describe_cell, one_line
 from postroad.core.errors import ConfigError
 from postroad.core.limits import MIB
@@ -51,14 +50,6 @@ def bind_arguments(
 def quote(text: str) -> str:
     """Return user input for an error message: quoted, printable and truncated."""
     return repr(one_line(text, _SHOWN_CHARACTERS_MAX))
-
-
-def parse_path(text: str) -> CellPath:
-    """Parse a path; raises ConfigError if it is invalid or empty."""
-    path = CellPath.parse(text)
-    if not path:
-        raise ConfigError("PATH is empty; write cell@domain, or a name")
-    return path
 
 
 def check_seconds(timeout_s: float) -> None:

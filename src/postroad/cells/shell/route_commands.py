@@ -10,14 +10,16 @@ from postroad.cells.addresses import CellAddress, CellPath
 from postroad.cells.delivery.envelope import Envelope
 from postroad.cells.routing.decision import LOCAL_ORIGIN, MessageOrigin
 from postroad.cells.routing.route import Route, RouteType
-from postroad.cells.routing.route_table import filter_routes, format_routes
 from postroad.cells.routing.router import route_message
-from postroad.cells.shell.commands import command, parse_path, quote
+from postroad.cells.shell.commands import command, quote
+from postroad.cells.shell.operations import list_routes, parse_path
+from postroad.cells.shell.views import format_table
 from postroad.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from postroad.cells.cell import Cell
 
+_HEADINGS = ("TYPE", "DESTINATION", "TARGET", "ZONE")
 _TYPES = ", ".join(type.value for type in RouteType)
 _ROUTE = "[-type=TYPE] [-zone=ZONE] [DESTINATION] TARGET"
 _ROUTE_HELP = (
@@ -39,7 +41,7 @@ class RouteCommands:
         help=f"List the routes.\nTYPE is one of {_TYPES}; patterns may contain * and ?.",
         is_read=True,
     )
-    def show(
+    async def show(
         self,
         *,
         type: str | None = None,
@@ -47,10 +49,10 @@ class RouteCommands:
         target: str | None = None,
     ) -> str:
         """Return the matching routes."""
-        chosen = filter_routes(
-            self._cell.domain.table, type=_parse_type(type), destination=destination, target=target
+        routes = await list_routes(self._cell.domain, _parse_type(type), destination, target)
+        return (
+            format_table(_HEADINGS, map(msgspec.structs.astuple, routes)) if routes else "no routes"
         )
-        return format_routes(chosen) if chosen else "no routes"
 
     @command("route add", _ROUTE, help=f"Add a route.\n{_ROUTE_HELP}")
     def add(self, *words: str, type: str | None = None, zone: str | None = None) -> str:

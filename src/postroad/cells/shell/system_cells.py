@@ -14,6 +14,7 @@ from postroad.cells.cell import Cell
 from postroad.cells.messages import CellMessage
 from postroad.cells.shell.commands import command, quote
 from postroad.cells.shell.log_buffer import LOG_BUFFER, LogCommands
+from postroad.cells.shell.operations import list_domains
 from postroad.cells.shell.ping_commands import PingCommands
 from postroad.cells.shell.route_commands import RouteCommands
 from postroad.cells.shell.routing_manager import RoutingManager
@@ -33,18 +34,22 @@ if TYPE_CHECKING:
     from postroad.cells.domain import CellDomain
 
 
-class TunnelCell(Cell):
-    """Tunnel to another domain."""
+class BuiltinCell(Cell):
+    """Base class of the cells of the domain itself, which accept commands only."""
 
     is_system = True
+
+    def handle(self, message: CellMessage) -> Any:
+        """Reject messages."""
+        raise UsageError(f"{self.name} accepts commands only; try 'help'")
+
+
+class TunnelCell(BuiltinCell):
+    """Tunnel to another domain."""
 
     def __init__(self, link: DomainLink) -> None:
         super().__init__(link.gateway)
         self._link = link
-
-    def handle(self, message: CellMessage) -> Any:
-        """Reject messages: they go through a tunnel, not to it."""
-        raise UsageError(f"{self.name} is a tunnel and accepts only the command info")
 
     def describe(self) -> str:
         """Return role, name and zone of the peer."""
@@ -56,19 +61,17 @@ class TunnelCell(Cell):
     def info(self) -> str:
         """Return counters and gauges of the tunnel."""
         now = self._link.statistics()
-        trip = "not measured" if now.round_trip_s is None else f"{now.round_trip_s * 1000:.2f} ms"
-        return "\n".join(
-            (
-                self.describe(),
-                f"address:     {self._link.tunnel.peer.address}",
-                f"incarnation: {now.incarnation}",
-                f"round trip:  {trip}",
-                f"sent:        {now.sent} messages",
-                f"received:    {now.received} messages, {now.malformed} malformed",
-                f"waiting:     {now.waiting} messages, {now.waiting_bytes} bytes",
-                f"refused:     {now.refused} messages",
-            )
+        trip = None if now.round_trip_s is None else format_milliseconds(now.round_trip_s)
+        fields = (
+            ("address", self._link.tunnel.peer.address),
+            ("incarnation", now.incarnation),
+            ("round trip", trip or "not measured"),
+            ("sent", f"{now.sent} messages"),
+            ("received", f"{now.received} messages, {now.malformed} malformed"),
+            ("waiting", f"{now.waiting} messages, {now.waiting_bytes} bytes"),
+            ("refused", f"{now.refused} messages"),
         )
+        return f"{self.describe()}\n{format_fields(fields)}"
 
 
 def make_tunnel_cell(link: DomainLink) -> TunnelCell:
@@ -84,17 +87,11 @@ def make_tunnel_cell(link: DomainLink) -> TunnelCell:
 _HEADINGS = ("CORE", "ZONE", "TUNNEL", "ROUND TRIP", "DIALED BY", "ENDPOINTS", "STATE")
 
 
-class LocationManager(Cell):
+class LocationManager(BuiltinCell):
     """Locations of the cores."""
-
-    is_system = True
 
     def __init__(self, name: str = "lm") -> None:
         super().__init__(name)
-
-    def handle(self, message: CellMessage) -> Any:
-        """Reject messages: the cell accepts commands only."""
-        raise UsageError(f"{self.name} accepts commands only; try 'help'")
 
     @command("ls", help="List the cores and the tunnels to them.", is_read=True)
     def show_cores(self) -> str:
@@ -161,20 +158,14 @@ _CELL_HEADINGS = (
 )
 
 
-class SystemCell(Cell):
+class SystemCell(BuiltinCell):
     """The domain itself."""
-
-    is_system = True
 
     def __init__(self, name: str = SYSTEM) -> None:
         super().__init__(name, concurrency=_CONCURRENCY)
         self.command_sets = (RouteCommands(self), PingCommands(self), LogCommands())
         # Set when it starts.
         self._started_at = 0.0
-
-    def handle(self, message: CellMessage) -> Any:
-        """Reject messages: the cell accepts commands only."""
-        raise UsageError(f"{self.name} accepts commands only; try 'help'")
 
     async def on_start(self) -> None:
         """Attach the log buffer."""
@@ -193,7 +184,7 @@ class SystemCell(Cell):
         return self.domain.name
 
     @command("info", help="Show identity, counters and tunnels of this domain.", is_read=True)
-    def info(self) -> str:
+    async def info(self) -> str:
         """Return identity, counters and tunnels of the domain."""
         domain = self.domain
         identity, counts = domain.identity, msgspec.structs.asdict(domain.statistics())
@@ -209,14 +200,24 @@ class SystemCell(Cell):
             ("routes", len(domain.table)),
         )
         messages = ((name.replace("_", " "), count) for name, count in counts.items())
-        return "\n\n".join((format_fields(cores), format_fields(messages), self._tunnels()))
+        return "\n\n".join((format_fields(cores), format_fields(messages), await self._tunnels()))
 
-    def _tunnels(self) -> str:
-        links = sorted(self.domain.links.by_domain.items())
-        if not links:
-            return "no tunnels"
+    async def _tunnels(self) -> str:
+        _, *peers = await list_domains(self.domain)
         headings = ("TUNNEL TO", "ROLE", "ZONE", "ROUND TRIP", "SENT", "RECEIVED", "WAITING")
-        return format_table(headings, (_tunnel_row(link) for _, link in links))
+        rows = (
+            (
+                peer.name,
+                peer.role,
+                peer.zone,
+                peer.round_trip,
+                peer.sent,
+                peer.received,
+                peer.waiting,
+            )
+            for peer in peers
+        )
+        return format_table(headings, rows) if peers else "no tunnels"
 
     @command(
         "ps",
@@ -293,10 +294,3 @@ def _cell_row(view: CellView) -> tuple[object, ...]:
         *(view.name, view.state, view.waiting, wait),
         *(view.running, view.handled, view.kind, view.description),
     )
-
-
-def _tunnel_row(link: DomainLink) -> tuple[object, ...]:
-    now = link.statistics()
-    domain = now.domain
-    trip = format_milliseconds(now.round_trip_s)
-    return domain.name, domain.role.value, domain.zone, trip, now.sent, now.received, now.waiting

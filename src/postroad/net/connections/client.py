@@ -7,18 +7,22 @@ from collections import deque
 from collections.abc import Callable
 
 from postroad.core import Address
-from postroad.core.errors import WrongPeerError
+from postroad.core.errors import ConnectionClosedError, Outcome, WrongPeerError
 from postroad.core.tracing import SpanContext
 from postroad.net.connections.connection import (
     FRAME_BYTES,
-    LARGE_BYTES,
-    LINGER_S,
     QUEUED_BYTES_MAX,
     PeerConnection,
 )
-from postroad.net.connections.disconnect import DisconnectReason, is_rejection
+from postroad.net.connections.disconnect import LINGER_S
 from postroad.net.context import ConnectionContext
-from postroad.net.requests import EXPIRED, ConnectionDown, RequestResult
+from postroad.net.requests import (
+    EXPIRED,
+    ConnectionDown,
+    RequestAttempt,
+    RequestResult,
+    check_size,
+)
 from postroad.wire import (
     NEVER,
     ConnectionEvent,
@@ -45,18 +49,14 @@ class ClientConnection(PeerConnection):
     """A connection that this node opened."""
 
     __slots__ = (
-        "_encode_request",
         "_ended",
         "_is_draining",
-        "_is_rejected",
         "_new_future",
         "_next_id",
-        "_peer_reason",
+        "_queue_request",
         "_waiting",
-        "_was_open",
         "address",
         "can_send",
-        "is_shared",
         "last_used",
         "opened",
         "pending",
@@ -79,21 +79,14 @@ class ClientConnection(PeerConnection):
         self.opened: asyncio.Future[ConnectionDown | None] = loop.create_future()
         # Maximum size of payload and subject that the peer accepts; set when the connection opens.
         self.send_bytes_max = 0
-        # Whether every caller may use it: no caller that came earlier is still waiting.
-        self.is_shared = False
         self.last_used = loop.time()
         self._next_id = context.next_id
         self._new_future = loop.create_future
         # Requests that are no longer pending: replied, expired, cancelled or failed.
         self._ended = 0
         # Set when the version is negotiated.
-        self._encode_request: Callable[[list[bytes], int, str, bytes, int, bool], None]
-        self._was_open = False
+        self._queue_request: Callable[[int, str, bytes, int, bool], None]
         self._is_draining = False
-        # Whether the peer has rejected this node for good.
-        self._is_rejected = False
-        # The reason in the goodbye of the peer.
-        self._peer_reason: str | None = None
         # Callers that wait for capacity, in their order.
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -111,7 +104,7 @@ class ClientConnection(PeerConnection):
         id = self._next_id()
         timeout_ms = int(timeout * 1000) or 1
         if trace is None:
-            self._encode_request(self._out, id, subject, payload, timeout_ms, False)
+            self._queue_request(id, subject, payload, timeout_ms, False)
         else:
             self.wire.request(id, subject, payload, timeout_ms, False, trace)
         pending = self.pending
@@ -119,11 +112,12 @@ class ClientConnection(PeerConnection):
         self._queued_bytes += len(payload) + FRAME_BYTES
         if not self._flush_scheduled or self._queued_bytes >= QUEUED_BYTES_MAX:
             self.last_used = now
-            if entries or self._last_batch > 1 or len(payload) >= LARGE_BYTES:
-                self._flush_soon(payload)
-            else:
-                # The connection is nearly idle: batching would only add latency.
+            # On a nearly idle connection, batching would only add latency.
+            is_idle = not entries and self._last_batch <= 1
+            if is_idle or self._queued_bytes >= QUEUED_BYTES_MAX:
                 self._flush()
+            else:
+                self._schedule_flush()
         future = self._new_future()
         deadline = now + timeout
         entries[id] = (future, deadline)
@@ -143,13 +137,7 @@ class ClientConnection(PeerConnection):
         self.last_used = now
         self._context.counters.messages_sent += 1
         self._queued_bytes += len(payload) + FRAME_BYTES
-        self._flush_soon(payload)
-
-    def _flush_soon(self, payload: bytes) -> None:
-        """Flush at the end of this loop iteration, or at once if enough is queued."""
-        is_large = len(payload) >= LARGE_BYTES
-        self._has_large |= is_large
-        if is_large or self._queued_bytes >= QUEUED_BYTES_MAX:
+        if self._queued_bytes >= QUEUED_BYTES_MAX:
             self._flush()
         else:
             self._schedule_flush()
@@ -181,7 +169,15 @@ class ClientConnection(PeerConnection):
         names = self.wire.certificate_names
         return isinstance(name, PeerIfKnown) if names is None else name in names
 
-    def check_peer(self, name: str | None) -> None:
+    def check(self, attempt: RequestAttempt) -> None:
+        """Raise unless it is open, to the expected peer, and can carry the message."""
+        self._check_peer(attempt.expected_peer)
+        attempt.peer = self.describe_peer(attempt.target)
+        if not self.is_open:
+            raise ConnectionClosedError("closed before the request", outcome=Outcome.NOT_SENT)
+        check_size(attempt.subject, attempt.payload, self.send_bytes_max)
+
+    def _check_peer(self, name: str | None) -> None:
         """Raise WrongPeerError if a name is expected and the peer is not known to have it."""
         if name is None or self.is_peer(name):
             return
@@ -258,12 +254,11 @@ class ClientConnection(PeerConnection):
             if self.wire.peer is not None:
                 self.pending_max = min(self.pending_max, self.wire.peer.requests_pending_max)
             self.send_bytes_max = self.wire.send_bytes_max
-            self._encode_request = self.wire.codec.encode_request
+            self._queue_request = self.wire.queue_request
             self._wake_next_waiter()
             self.opened.set_result(None)
         elif isinstance(event, GoodbyeFrame):
-            self._peer_reason = event.reason
-            self._is_rejected = is_rejection(event)
+            self._record_goodbye(event)
             self._wake_next_waiter()
             self._close_when_drained()
         elif isinstance(event, FrameIgnored):
@@ -298,7 +293,7 @@ class ClientConnection(PeerConnection):
     def is_idle(self) -> bool:
         """Whether no request is pending, waiting or unwritten."""
         is_written = self.transport is None or not self.transport.get_write_buffer_size()
-        return is_written and not (self.pending.entries or self._waiting or self._out)
+        return is_written and not (self.pending.entries or self._waiting or self.wire.outgoing)
 
     def _own_deadline(self) -> float:
         idle_at = NEVER
@@ -338,17 +333,7 @@ class ClientConnection(PeerConnection):
 
     def _on_connection_lost(self, exc: Exception | None, *, was_open: bool) -> None:
         self.can_send = False
-        loss = DisconnectReason(
-            wire=self.wire,
-            exc=exc,
-            was_open=self._was_open,
-            close_reason=self._close_reason,
-            peer_reason=self._peer_reason,
-            is_rejected=self._is_rejected,
-        )
-        down = ConnectionDown(loss.error())
-        if self._was_open and self._close_reason is None and self._peer_reason is None:
-            self._context.counters.connections_lost += 1
+        down = ConnectionDown(self._record_loss(exc, self._close_reason).error())
         if not self.opened.done():
             self.opened.set_result(down)
         self.fail_pending(down)

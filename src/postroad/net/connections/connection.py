@@ -11,8 +11,19 @@ from abc import abstractmethod
 from typing import cast
 
 from postroad.core import Address
-from postroad.core.errors import FrameTooLargeError, RemoteProtocolError
-from postroad.net.connections.sockets import describe_remote, enable_keepalive, remote_host
+from postroad.core.errors import FrameTooLargeError, PeerTimeoutError, RemoteProtocolError
+from postroad.net.connections.disconnect import (
+    LINGER_S,
+    DisconnectReason,
+    WriteStallDetector,
+    is_rejection,
+)
+from postroad.net.connections.sockets import (
+    LargeFrameProtocol,
+    describe_remote,
+    enable_keepalive,
+    remote_host,
+)
 from postroad.net.context import ConnectionContext
 from postroad.net.tls import certificate_names
 from postroad.wire import (
@@ -22,6 +33,7 @@ from postroad.wire import (
     ConnectionRole,
     ConnectionState,
     FrameIgnored,
+    GoodbyeFrame,
     Share,
     WireConfig,
     WireConnection,
@@ -34,8 +46,6 @@ QUEUED_BYTES_MAX = 16 * 1024
 FRAME_BYTES = 64
 # The buffer of a closed connection whose socket still reads.
 _IDLE_READ_BYTES = 4 * 1024
-# Time for a closing connection to write its buffer.
-LINGER_S = 1.0
 # Payloads from this size on are written without joining them to other frames.
 LARGE_BYTES = JOIN_BYTES_MAX
 # Timers closer than this share one wake-up.
@@ -61,17 +71,19 @@ class PeerConnection(asyncio.Protocol):
         "_context",
         "_extended_at",
         "_flush_scheduled",
-        "_has_large",
+        "_is_rejected",
         "_is_writable",
         "_last_batch",
         "_linger",
         "_loop",
-        "_out",
+        "_peer_reason",
         "_queued_bytes",
         "_reads",
         "_share",
+        "_stall",
         "_timer",
         "_timer_at",
+        "_was_open",
         "bytes_received",
         "bytes_sent",
         "remote",
@@ -86,9 +98,8 @@ class PeerConnection(asyncio.Protocol):
     def __init__(self, context: ConnectionContext, loop: asyncio.AbstractEventLoop) -> None:
         self._context = context
         self._loop = loop
-        # Made by connection_made, which knows the peer's certificate; and what it has queued.
+        # Made by connection_made, which knows the peer's certificate.
         self.wire: WireConnection
-        self._out: list[bytes]
         # Added to the counters of the service when the connection is lost.
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -98,14 +109,20 @@ class PeerConnection(asyncio.Protocol):
         self.remote = NOT_CONNECTED
         # Why this node closed the connection, if it did.
         self._close_reason: str | None = None
+        # Whether it was open, the reason in the goodbye of the peer, and whether one of the two
+        # nodes has rejected the other for good; clients and tunnels report them when it is lost.
+        self._was_open = False
+        self._peer_reason: str | None = None
+        self._is_rejected = False
         self._closed: asyncio.Future[None] = loop.create_future()
         self._flush_scheduled = False
-        self._has_large = False
         # Frames in the last write: one means that the connection is nearly idle.
         self._last_batch = 1
         # Bytes queued since the last write.
         self._queued_bytes = 0
         self._is_writable = True
+        # Started by servers and tunnels while the write buffer is full.
+        self._stall = WriteStallDetector(context.limits.frame_timeout_s)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         # When deadlines were last extended because this process was stalled.
@@ -135,7 +152,6 @@ class PeerConnection(asyncio.Protocol):
             certificate_names=names,
             share=self._share,
         )
-        self._out = self.wire.outgoing
         transport.set_write_buffer_limits(high=self._context.limits.write_buffer_bytes_max)
         enable_keepalive(transport, self._context.limits)
         self._flush_and_rearm()
@@ -149,7 +165,7 @@ class PeerConnection(asyncio.Protocol):
             self._switch_protocol(LargeFrameProtocol(self))
         if events:
             self._on_events(events, now)
-        if self._out:
+        if machine.outgoing:
             self._flush()
         if machine.needs_attention:
             self._flush_and_rearm()
@@ -208,11 +224,12 @@ class PeerConnection(asyncio.Protocol):
 
     def _own_deadline(self) -> float:
         """Return when `_on_timer` must be called."""
-        return NEVER
+        return self._stall.deadline
 
     def _extend_deadlines(self, stalled_s: float, now: float) -> None:
         """Extend deadlines of the peer by the time this process was stalled."""
         self.wire.extend_deadlines(stalled_s, now)
+        self._stall.extend_until(now + stalled_s)
 
     # Large frames.
 
@@ -300,7 +317,7 @@ class PeerConnection(asyncio.Protocol):
     def adopt(self, connection: PeerConnection) -> None:
         """Take over the socket and state machine of another connection, which ends."""
         self.transport, connection.transport = connection.transport, None
-        self.wire, self._out, self.remote = connection.wire, connection._out, connection.remote
+        self.wire, self.remote = connection.wire, connection.remote
         self._share = connection._share
         self._share.owner = self
         self.bytes_sent, self.bytes_received = connection.bytes_sent, connection.bytes_received
@@ -334,8 +351,7 @@ class PeerConnection(asyncio.Protocol):
         transport = self.transport
         if transport is None or self._linger is not None:
             return
-        if self._out:
-            self._flush()
+        self._flush()
         self.wire.close()
         self._linger = self._loop.call_later(linger_s, self._on_linger_timeout)
         transport.close()
@@ -375,6 +391,37 @@ class PeerConnection(asyncio.Protocol):
         )
         self.close(f"{type(error).__name__}: {error}")
 
+    def _watch_full_buffer(self) -> None:
+        """Expect the write buffer, which is full, to shrink in time."""
+        self._stall.start(self._bytes_flushed(), self._loop.time())
+        self._set_timer_by(self._stall.deadline)
+
+    def _abort_if_stalled(self, now: float, unread: str) -> bool:
+        """Abort the connection if the full write buffer does not shrink."""
+        if self.transport is None or not self._stall.is_stalled(self._bytes_flushed(), now):
+            return False
+        allowed_s = self._context.limits.frame_timeout_s
+        self._fail(PeerTimeoutError(f"the peer read {unread} for {allowed_s:.3g} s"))
+        self.transport.abort()
+        return True
+
+    def _record_goodbye(self, goodbye: GoodbyeFrame) -> None:
+        self._peer_reason = goodbye.reason
+        self._is_rejected = is_rejection(goodbye)
+
+    def _record_loss(self, exc: Exception | None, close_reason: str | None) -> DisconnectReason:
+        """Return why the connection is lost; count it unless one of the sides closed it."""
+        if self._was_open and close_reason is None and self._peer_reason is None:
+            self._context.counters.connections_lost += 1
+        return DisconnectReason(
+            wire=self.wire,
+            exc=exc,
+            was_open=self._was_open,
+            close_reason=close_reason,
+            peer_reason=self._peer_reason,
+            is_rejected=self._is_rejected,
+        )
+
     def _log_ignored_frame(self, event: FrameIgnored, now: float) -> None:
         self._context.counters.frames_ignored += 1
         self._context.warn("ignored", now, "%s frame from %s ignored", event.kind, self.remote)
@@ -388,27 +435,25 @@ class PeerConnection(asyncio.Protocol):
     def _flush(self) -> None:
         """Write all queued frames."""
         self._flush_scheduled = False
-        self._queued_bytes = 0
-        queued = self._out
-        self._last_batch = len(queued)
+        queued_bytes, self._queued_bytes = self._queued_bytes, 0
         transport = self.transport
-        if not queued or transport is None:
+        if transport is None:
             return
-        self.wire.last_write = self._loop.time()
-        if self._has_large:
-            self._has_large = False
+        queued = self.wire.data_to_send(self._loop.time())
+        self._last_batch = len(queued)
+        if queued_bytes >= LARGE_BYTES:
+            # Joining would copy a large payload.
             for piece in queued:
                 self.bytes_sent += len(piece)
                 transport.write(piece)
-        else:
+        elif queued:
             data = queued[0] if len(queued) == 1 else b"".join(queued)
             self.bytes_sent += len(data)
             transport.write(data)
-        queued.clear()
 
     def _flush_and_rearm(self) -> None:
         """Write queued frames, check for a failure, set the timer."""
-        if self._out:
+        if self.wire.outgoing:
             self._flush()
         self.wire.needs_attention = False
         if self.wire.failure is not None:
@@ -449,33 +494,3 @@ class PeerConnection(asyncio.Protocol):
                 self.wire.tick(now)
         finally:
             self._flush_and_rearm()
-
-
-class LargeFrameProtocol(asyncio.BufferedProtocol):
-    """Reads the bytes of a large frame directly into their buffer, for a connection.
-
-    Small frames are read by the connection itself: for them a buffered protocol is slower.
-    """
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: PeerConnection) -> None:
-        self._connection = connection
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._connection.receive_buffer()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._connection.buffer_updated(nbytes)
-
-    def eof_received(self) -> bool:
-        return self._connection.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connection.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._connection.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._connection.resume_writing()

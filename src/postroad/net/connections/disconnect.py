@@ -17,8 +17,10 @@ from postroad.core.errors import (
     Outcome,
     TlsError,
 )
-from postroad.net.connections.connection import LINGER_S
 from postroad.wire import NEVER, GoodbyeFrame, WireConnection
+
+# Time for a closing connection to write its buffer.
+LINGER_S = 1.0
 
 
 class Drainable(Protocol):

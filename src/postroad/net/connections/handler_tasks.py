@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Protocol
 
-from postroad.net.dispatch import HandlerReturn
+import msgspec
+
+from postroad.net.dispatch import HandlerReturn, Subscription
 from postroad.wire import DeadlineMap, RequestFrame
 
 # Ids have 64 bits, signed or unsigned.
@@ -21,54 +23,69 @@ _FIRST_OWN_KEY = 1 << 64
 class Backlog:
     """Requests that wait for a handler, in their order, each with its time of arrival."""
 
-    __slots__ = ("_entries", "_next_key")
+    __slots__ = ("_next_key", "entries")
 
     def __init__(self) -> None:
-        # An OrderedDict, because removing the first item of a dict gets slower each time.
-        self._entries: OrderedDict[int, tuple[RequestFrame, float]] = OrderedDict()
+        # Public for hot loops. An OrderedDict, because removing the first item of a dict gets
+        # slower each time.
+        self.entries: OrderedDict[int, tuple[RequestFrame, float]] = OrderedDict()
         self._next_key = _FIRST_OWN_KEY
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def add(self, request: RequestFrame, arrived: float) -> None:
         """Append a request."""
         key = request.id
-        if key in self._entries:
+        if key in self.entries:
             key = self._next_key
             self._next_key += 1
-        self._entries[key] = (request, arrived)
+        self.entries[key] = (request, arrived)
 
     def pop_first(self) -> tuple[RequestFrame, float]:
         """Remove and return the request that has waited longest, with its time of arrival."""
-        return self._entries.popitem(last=False)[1]
+        return self.entries.popitem(last=False)[1]
 
     def cancel(self, id: int) -> bool:
         """Remove the request with this id; return False if there is none."""
-        return self._entries.pop(id, None) is not None
+        return self.entries.pop(id, None) is not None
 
     def retain(self, should_retain: Callable[[RequestFrame], bool]) -> list[RequestFrame]:
         """Remove and return the requests that should not be retained."""
-        entries, self._entries = self._entries, OrderedDict()
+        entries, self.entries = self.entries, OrderedDict()
         removed = []
         for key, entry in entries.items():
             if should_retain(entry[0]):
-                self._entries[key] = entry
+                self.entries[key] = entry
             else:
                 removed.append(entry[0])
         return removed
 
     def clear(self) -> None:
         """Remove all requests."""
-        self._entries.clear()
+        self.entries.clear()
 
 
-class HandlerTask(NamedTuple):
-    """One running handler."""
+class HandlerTask(msgspec.Struct, eq=False):
+    """One running handler; the callback of its future, in one object to spare the collector."""
 
     future: asyncio.Future[HandlerReturn]
     request: RequestFrame
+    subscription: Subscription
+    owner: HandlerOwner
     is_one_way: bool
+    key: int = 0
+
+    def __call__(self, future: asyncio.Future[HandlerReturn]) -> None:
+        """Notify the owner: the handler has finished."""
+        self.owner.on_handled(self)
+
+
+class HandlerOwner(Protocol):
+    """The connection that runs handlers."""
+
+    def on_handled(self, run: HandlerTask) -> None:
+        """Handle the end of a handler."""
 
 
 class HandlerTasks:
@@ -89,26 +106,27 @@ class HandlerTasks:
     @property
     def has_capacity(self) -> bool:
         """Whether another handler can start."""
-        return len(self) < self._maximum
+        return len(self._running.entries) + len(self._cancelling) < self._maximum
 
     @property
     def next_deadline(self) -> float:
         """The earliest deadline."""
         return self._running.next_deadline
 
-    def add(self, run: HandlerTask, deadline: float) -> int:
-        """Add a handler that has started; return its key."""
+    def add(self, run: HandlerTask, deadline: float) -> None:
+        """Add a handler that has started, and set its key."""
         key = run.request.id
         if key in self._running.entries:
             key = self._next_key
             self._next_key += 1
+        run.key = key
         self._running.add(key, run, deadline)
-        return key
 
-    def finish(self, key: int, future: asyncio.Future[HandlerReturn]) -> bool:
+    def finish(self, run: HandlerTask) -> bool:
         """Remove a finished handler; return False if it was cancelled before."""
-        if future not in self._cancelling:
-            self._running.pop(key)
+        future = run.future
+        if not self._cancelling or future not in self._cancelling:
+            self._running.entries.pop(run.key, None)
             return True
         self._cancelling.discard(future)
         if not future.cancelled():

@@ -25,8 +25,8 @@ from postroad.core.errors import (
 )
 from postroad.core.timing import backoff
 from postroad.net.connections.client import ClientConnection
-from postroad.net.connections.connection import LINGER_S
 from postroad.net.connections.dialer import DialTasks, connect
+from postroad.net.connections.disconnect import LINGER_S
 from postroad.net.connections.tunnel import Tunnel
 from postroad.net.context import ConnectionContext
 from postroad.net.requests import ConnectionDown, RequestAttempt, stopped_while_in_flight
@@ -93,9 +93,10 @@ class ConnectionPool:
         connection = self.cache.get(cache_key)
         while connection is None or not connection.can_send:
             if connection is None or not connection.is_open:
-                dial = partial(self._shared_dial, self._key(attempt.target, attempt.subject))
+                key = self._key(attempt.target, attempt.subject)
+                dial = partial(self._shared_dial, key)
                 connection = await self._dial_with_retry(attempt.target, dial, retry=retry)
-                if connection.is_shared:
+                if self._shared.get(key) is connection:
                     if len(self.cache) >= _CACHED_CONNECTIONS_MAX:
                         self.cache.clear()
                     self.cache[cache_key] = connection
@@ -167,7 +168,9 @@ class ConnectionPool:
         ]
         open_count = sum(1 for other in (*open_keys, *self._dialing) if other[0] == address)
         # The last connection is for all further classes together.
-        return key if open_count < self._context.limits.lanes_per_peer_max - 1 else (address, "")
+        return (
+            key if open_count < self._context.limits.connections_per_peer_max - 1 else (address, "")
+        )
 
     async def _shared_dial(self, key: PoolKey) -> ClientConnection:
         connection = self._shared.get(key)
@@ -219,7 +222,6 @@ class ConnectionPool:
         if isinstance(outcome, ClientConnection):
             self._unshared.pop(outcome, None)
             self._shared[key] = outcome
-            outcome.is_shared = True
 
     def _retire(self, key: PoolKey) -> None:
         """Move a shared connection that is no longer open to the unshared ones, where it drains."""

@@ -8,20 +8,19 @@ or while the peer does not read its replies, reading from the peer is paused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable
+from types import CoroutineType
 from typing import TypeAlias
 
 from postroad.core import Address, tracing
-from postroad.core.errors import DuplicateNameHandshakeError, PeerTimeoutError, RemoteProtocolError
+from postroad.core.errors import DuplicateNameHandshakeError, RemoteProtocolError
 from postroad.net.connections.connection import (
     FRAME_BYTES,
     LARGE_BYTES,
-    LINGER_S,
     QUEUED_BYTES_MAX,
     PeerConnection,
 )
-from postroad.net.connections.disconnect import WriteStallDetector
+from postroad.net.connections.disconnect import LINGER_S
 from postroad.net.connections.handler_tasks import Backlog, HandlerTask, HandlerTasks
 from postroad.net.connections.tunnel import Tunnel
 from postroad.net.context import ConnectionContext, logger
@@ -65,15 +64,14 @@ class ServerConnection(PeerConnection):
     __slots__ = (
         "_backlog",
         "_can_serve",
-        "_encode_reply",
         "_fast_path_bytes_max",
         "_finished",
         "_goodbye_timer",
         "_is_stopping",
         "_peer_name",
+        "_queue_reply",
         "_registry",
         "_sender",
-        "_stall",
         "_subscriptions",
         "replies_sent",
         "requests_received",
@@ -103,11 +101,10 @@ class ServerConnection(PeerConnection):
         self._peer_name: str | None = None
         # Whether the next request can be handled at once.
         self._can_serve = True
-        self._stall = WriteStallDetector(context.limits.frame_timeout_s)
         # Replies up to this size take the fast path; set when the connection opens.
         self._fast_path_bytes_max = 0
         # Set when the version is negotiated.
-        self._encode_reply: Callable[[list[bytes], int, int, bytes, int, bool], None]
+        self._queue_reply: Callable[[int, int, bytes, int, bool], None]
         # Added to the counters of the service when the connection is lost.
         self.requests_received = 0
         self.replies_sent = 0
@@ -176,7 +173,7 @@ class ServerConnection(PeerConnection):
     def _on_event(self, event: ConnectionEvent, now: float) -> None:
         if isinstance(event, ConnectionOpened):
             self._peer_name = self.peer_name
-            self._encode_reply = self.wire.codec.encode_reply
+            self._queue_reply = self.wire.queue_reply
             self._fast_path_bytes_max = min(LARGE_BYTES - 1, self.wire.send_bytes_max)
         elif isinstance(event, CancelFrame):
             self._cancel(event.id)
@@ -214,10 +211,12 @@ class ServerConnection(PeerConnection):
             return
         if type(result) is bytes and len(result) <= self._fast_path_bytes_max:
             self.replies_sent += 1
-            self._encode_reply(self._out, request.id, 0, result, 0, False)
+            self._queue_reply(request.id, 0, result, 0, False)
             self._queued_bytes += len(result) + FRAME_BYTES
             if self._queued_bytes > QUEUED_BYTES_MAX:
                 self._flush()
+        elif type(result) is CoroutineType:
+            self._spawn(request, subscription, self._loop.create_task(result), arrived)
         else:
             self._complete(request, subscription, to_handler_result(result, subscription), arrived)
 
@@ -241,7 +240,8 @@ class ServerConnection(PeerConnection):
         if isinstance(result, bytes | HandlerReply):
             self._send_reply(request, subscription, result)
         else:
-            self._spawn(request, subscription, result, now)
+            future = asyncio.ensure_future(result, loop=self._loop)
+            self._spawn(request, subscription, future, now)
 
     def _reply_no_handler(self, request: RequestFrame) -> None:
         """Reply that there is no handler, or log it if the message is one-way."""
@@ -263,13 +263,22 @@ class ServerConnection(PeerConnection):
         self, request: RequestFrame, subscription: Subscription, reply: bytes | HandlerReply
     ) -> None:
         """Send the reply, unless the request or its handler is one-way."""
+        is_one_way = request.one_way or subscription.one_way
+        if type(reply) is bytes and len(reply) <= self._fast_path_bytes_max and not is_one_way:
+            if self.transport is not None:
+                self.replies_sent += 1
+                self._queue_reply(request.id, 0, reply, 0, False)
+                self._queued_bytes += len(reply) + FRAME_BYTES
+                if self._queued_bytes > QUEUED_BYTES_MAX:
+                    self._flush()
+            return
         if isinstance(reply, HandlerReply):
             self._context.counters.handlers_failed += 1
         elif len(reply) > self.wire.send_bytes_max:
             reply = oversized_reply(len(reply), self.wire.send_bytes_max)
         else:
             reply = HandlerReply(ReplyStatus.OK, reply)
-        if request.one_way or subscription.one_way:
+        if is_one_way:
             if reply.status != ReplyStatus.OK:
                 self._log_handler_failure(request, reply)
         else:
@@ -282,9 +291,7 @@ class ServerConnection(PeerConnection):
         payload = reply.payload[: self.wire.send_bytes_max]
         self.wire.reply(id, reply.status, payload, reply.code, reply.retryable)
         self._queued_bytes += len(payload) + FRAME_BYTES
-        is_large = len(reply.payload) >= LARGE_BYTES
-        self._has_large |= is_large
-        if is_large or self._queued_bytes > QUEUED_BYTES_MAX:
+        if self._queued_bytes > QUEUED_BYTES_MAX:
             self._flush()
 
     def _log_handler_failure(self, request: RequestFrame, reply: HandlerReply) -> None:
@@ -302,46 +309,45 @@ class ServerConnection(PeerConnection):
         self,
         request: RequestFrame,
         subscription: Subscription,
-        awaitable: Awaitable[HandlerReturn],
+        future: asyncio.Future[HandlerReturn],
         arrived: float,
     ) -> None:
-        future = asyncio.ensure_future(awaitable, loop=self._loop)
-        run = HandlerTask(future, request, request.one_way or subscription.one_way)
+        is_one_way = request.one_way or subscription.one_way
+        run = HandlerTask(future, request, subscription, self, is_one_way)
         handler_s = self._context.limits.handler_timeout_s
-        if run.is_one_way:
+        if is_one_way:
             # No caller waits, so the request has no deadline: the handler's timeout starts with the
             # handler, however long the message waited.
             deadline = self._loop.time() + handler_s
         else:
             deadline = arrived + (request.timeout_ms / 1000 or handler_s)
-        key = self.running.add(run, deadline)
-        future.add_done_callback(partial(self._on_handled, key, request, subscription))
-        self._set_timer_by(self.running.next_deadline)
-        self._update_can_serve()
+        self.running.add(run, deadline)
+        future.add_done_callback(run)
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
+        if not self.running.has_capacity:
+            self._can_serve = False
 
-    def _on_handled(
-        self,
-        key: int,
-        request: RequestFrame,
-        subscription: Subscription,
-        future: asyncio.Future[HandlerReturn],
-    ) -> None:
-        if self.running.finish(key, future):
-            self._send_reply(request, subscription, reply_from_task(future, subscription))
-        self._process_backlog()
+    def on_handled(self, run: HandlerTask) -> None:
+        """Send the reply of a handler that has finished, and start those that wait."""
+        if self.running.finish(run):
+            reply = reply_from_task(run.future, run.subscription)
+            self._send_reply(run.request, run.subscription, reply)
+        if self._can_serve and self.wire.state is ConnectionState.OPEN:
+            # Nothing waits for the capacity that is free now.
+            if not self._flush_scheduled:
+                self._schedule_flush()
+        else:
+            self._process_backlog()
 
     def _on_timer(self, now: float) -> None:
-        self._check_write_stall(now)
+        self._abort_if_stalled(now, "none of its replies")
         for run in self.running.expire(now):
             self._context.counters.handlers_timed_out += 1
             # A caller that sent its deadline has timed out by itself.
             if not run.is_one_way and not run.request.timeout_ms:
                 self._reply(run.request.id, HANDLER_TIMEOUT_REPLY)
         self._process_backlog()
-
-    def _extend_deadlines(self, stalled_s: float, now: float) -> None:
-        super()._extend_deadlines(stalled_s, now)
-        self._stall.extend_until(now + stalled_s)
 
     def _own_deadline(self) -> float:
         return min(self.running.next_deadline, self._stall.deadline)
@@ -352,23 +358,22 @@ class ServerConnection(PeerConnection):
     def _has_capacity(self) -> bool:
         return self.running.has_capacity and (self._is_writable or self.transport is None)
 
-    def _update_can_serve(self) -> None:
-        self._can_serve = self._has_capacity and not self._backlog
-
     def _process_backlog(self) -> None:
         """Handle waiting requests while there is capacity."""
-        now = self._loop.time()
-        while self._backlog and self._has_capacity:
-            request, arrived = self._backlog.pop_first()
+        backlog, now = self._backlog, self._loop.time()
+        has_capacity = self._has_capacity
+        while has_capacity and backlog.entries:
+            request, arrived = backlog.pop_first()
             if request.timeout_ms and arrived + request.timeout_ms / 1000 <= now:
                 self._context.counters.requests_expired += 1
             else:
                 self._handle_request(request, arrived)
-        self._update_can_serve()
+                has_capacity = self._has_capacity
+        self._can_serve = has_capacity and not backlog.entries
         if self.transport is None:
             self._report_finished()
             return
-        if self._out:
+        if self.wire.outgoing and not self._flush_scheduled:
             self._schedule_flush()
         self._update_backpressure()
         self._close_when_drained()
@@ -382,23 +387,11 @@ class ServerConnection(PeerConnection):
     def _on_writable(self, is_writable: bool) -> None:
         if is_writable:
             self._stall.stop()
-        else:
-            self._stall.start(self._bytes_flushed(), self._loop.time())
-            self._set_timer_by(self._stall.deadline)
-        self._update_can_serve()
-        if is_writable:
             self._process_backlog()
         else:
+            self._watch_full_buffer()
+            self._can_serve = False
             self._update_backpressure()
-
-    def _check_write_stall(self, now: float) -> None:
-        """Close the connection if the client does not read its replies."""
-        if self.transport is None or now < self._stall.deadline:
-            return
-        if self._stall.is_stalled(self._bytes_flushed(), now):
-            allowed = self._context.limits.frame_timeout_s
-            self._fail(PeerTimeoutError(f"the peer read none of its replies for {allowed:.3g} s"))
-            self.transport.abort()
 
     # Lifecycle.
 
@@ -409,14 +402,13 @@ class ServerConnection(PeerConnection):
         # The sender of a one-way message gets no rejection, so those are still handled.
         for request in self._backlog.retain(self._is_one_way):
             self._reply_no_handler(request)
-        if self._out:
-            self._flush()
+        self._flush()
         if self.wire.state is ConnectionState.CLOSED:
             self.close("stopped before the handshake was done")
         self._close_when_drained()
 
     def _close_when_drained(self) -> None:
-        if self.is_busy or self.wire.state is not ConnectionState.DRAINING:
+        if self.wire.state is not ConnectionState.DRAINING or self.is_busy:
             return
         if not self._is_stopping:
             self.close("the peer said goodbye")

@@ -1,11 +1,15 @@
-"""Options and addresses of the socket of a transport."""
+"""The socket of a connection: addresses, options, and reading large frames without a copy."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from typing import TYPE_CHECKING
 
 from postroad.core import Address, Limits
+
+if TYPE_CHECKING:
+    from postroad.net.connections.connection import PeerConnection
 
 # The maximum that the kernel accepts.
 _KEEPALIVE_S_MAX = 32_767
@@ -38,3 +42,33 @@ def enable_keepalive(transport: asyncio.Transport, limits: Limits) -> None:
     for option, value in options.items():
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+class LargeFrameProtocol(asyncio.BufferedProtocol):
+    """Reads the bytes of a large frame directly into their buffer, for a connection.
+
+    Small frames are read by the connection itself: for them a buffered protocol is slower.
+    """
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: PeerConnection) -> None:
+        self._connection = connection
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._connection.receive_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._connection.buffer_updated(nbytes)
+
+    def eof_received(self) -> bool:
+        return self._connection.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()

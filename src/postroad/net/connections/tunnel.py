@@ -16,7 +16,6 @@ from postroad.core.errors import (
     ConnectionClosedError,
     HandshakeRejectedError,
     Outcome,
-    PeerTimeoutError,
     UsageError,
     WrongPeerError,
 )
@@ -24,12 +23,11 @@ from postroad.core.limits import SUBJECT_BYTES_MAX
 from postroad.net.connections.connection import (
     FRAME_BYTES,
     LARGE_BYTES,
-    LINGER_S,
     NOT_CONNECTED,
     QUEUED_BYTES_MAX,
     PeerConnection,
 )
-from postroad.net.connections.disconnect import DisconnectReason, WriteStallDetector, is_rejection
+from postroad.net.connections.disconnect import LINGER_S, DisconnectReason
 from postroad.net.context import ConnectionContext, logger
 from postroad.net.requests import check_size, validate_message
 from postroad.wire import (
@@ -72,16 +70,12 @@ class Tunnel(PeerConnection):
     __slots__ = (
         "_accept",
         "_easy_bytes_max",
-        "_encode",
         "_expected",
         "_forget",
         "_handler",
-        "_is_rejected",
-        "_peer_reason",
         "_ping_at",
+        "_queue_request",
         "_receive",
-        "_stall",
-        "_was_open",
         "can_send",
         "messages_received",
         "messages_sent",
@@ -123,14 +117,8 @@ class Tunnel(PeerConnection):
         # Messages up to this size take the fast path; none do unless the tunnel is open.
         self._easy_bytes_max = _NOTHING
         # Set when the tunnel opens.
-        self._encode: Callable[[list[bytes], int, str, bytes, int, bool], None]
+        self._queue_request: Callable[[int, str, bytes, int, bool], None]
         self._ping_at = NEVER
-        self._stall = WriteStallDetector(context.limits.frame_timeout_s)
-        self._was_open = False
-        # Whether one of the two nodes has rejected the other.
-        self._is_rejected = False
-        # The reason in the goodbye of the peer.
-        self._peer_reason: str | None = None
 
     @property
     def round_trip_s(self) -> float | None:
@@ -151,7 +139,7 @@ class Tunnel(PeerConnection):
         if size + 4 * len(subject) > self._easy_bytes_max:
             self._check(subject, payload)
         try:
-            self._encode(self._out, 0, subject, payload, 0, False)
+            self._queue_request(0, subject, payload, 0, False)
         except UnicodeEncodeError:
             raise UsageError(f"subject {subject!r} cannot be encoded as UTF-8") from None
         self.messages_sent += 1
@@ -168,7 +156,6 @@ class Tunnel(PeerConnection):
             raise ConnectionClosedError(detail, outcome=Outcome.NOT_SENT)
         validate_message(subject, payload)
         check_size(subject, payload, self.send_bytes_max)
-        self._has_large |= len(payload) >= LARGE_BYTES
 
     def _set_can_send(self, is_allowed: bool) -> None:
         self.can_send = is_allowed and self._is_writable
@@ -246,7 +233,7 @@ class Tunnel(PeerConnection):
         assert machine.peer is not None
         self.peer = machine.peer
         self.send_bytes_max = machine.send_bytes_max
-        self._encode = machine.codec.encode_request
+        self._queue_request = machine.queue_request
         if self._is_wrong_peer:
             self._close(self._describe_wrong_peer(), code=WrongPeerError.code)
             return
@@ -300,30 +287,22 @@ class Tunnel(PeerConnection):
         # A ping that is due is sent when the write buffer has drained.
         return min(self._stall.deadline, self._ping_at if self._is_writable else NEVER)
 
-    def _extend_deadlines(self, stalled_s: float, now: float) -> None:
-        super()._extend_deadlines(stalled_s, now)
-        self._stall.extend_until(now + stalled_s)
-
     def _on_timer(self, now: float) -> None:
-        if now >= self._stall.deadline and self._stall.is_stalled(self._bytes_flushed(), now):
-            allowed = self._context.limits.frame_timeout_s
-            self._fail(PeerTimeoutError(f"the peer read nothing for {allowed:.3g} s"))
-            self.abort()
-        elif now >= self._ping_at and self._is_writable:
+        is_aborted = self._abort_if_stalled(now, "nothing")
+        if not is_aborted and now >= self._ping_at and self._is_writable:
             self._ping(now)
 
     def _on_writable(self, is_writable: bool) -> None:
         now = self._loop.time()
         if not is_writable:
             self.can_send = False
-            self._stall.start(self._bytes_flushed(), now)
-            self._set_timer_by(self._own_deadline())
+            self._watch_full_buffer()
             return
         self._stall.stop()
         self.wire.flush_held_pong()
         if now >= self._ping_at:
             self._ping(now)
-        elif self._out:
+        else:
             self._flush()
         self._set_timer_by(self._own_deadline())
         self._resume_sending()
@@ -371,8 +350,7 @@ class Tunnel(PeerConnection):
         self._stop_sending()
         transport = self.transport
         if self._close_reason is None:
-            self._peer_reason = goodbye.reason
-            self._is_rejected = is_rejection(goodbye)
+            self._record_goodbye(goodbye)
             super().close("the peer said goodbye")
         elif transport is not None:
             # Both sides have sent a goodbye.
@@ -386,24 +364,12 @@ class Tunnel(PeerConnection):
         counters = self._context.counters
         counters.tunnel_messages_sent += self.messages_sent
         counters.tunnel_messages_received += self.messages_received
-        loss = self._describe_loss(exc)
-        if self._was_open and loss.close_reason is None and loss.peer_reason is None:
-            counters.connections_lost += 1
+        loss = self._record_loss(exc, self._close_reason if self._peer_reason is None else None)
         if not self.opened.done():
             self.opened.set_result(self._error_of(loss))
         user, self._handler = self._handler, None
         if user is not None:
             self._call(user.on_lost, loss.describe())
-
-    def _describe_loss(self, exc: Exception | None) -> DisconnectReason:
-        return DisconnectReason(
-            wire=self.wire,
-            exc=exc,
-            was_open=self._was_open,
-            close_reason=self._close_reason if self._peer_reason is None else None,
-            peer_reason=self._peer_reason,
-            is_rejected=self._is_rejected,
-        )
 
     def _error_of(self, loss: DisconnectReason) -> ConnectionClosedError:
         if self._is_wrong_peer:
