@@ -7,6 +7,7 @@ from postroad.core.lifecycle import Lifecycle
 from postroad.core.limits import Limits
 from postroad.core.log_throttle import LogThrottle, ThrottledLogger
 from postroad.core.names import Address, to_address, validate_cluster_name, validate_node_name
+from postroad.core.retry import RetryPolicy
 
 __all__ = [
     "Address",
@@ -15,6 +16,7 @@ __all__ = [
     "LogThrottle",
     "Outcome",
     "PostroadError",
+    "RetryPolicy",
     "ThrottledLogger",
     "errors",
     "faults",

@@ -102,7 +102,7 @@ class MissingExtraError(PostroadError, ImportError):
         # The package is on no index; its name there may belong to another project.
         super().__init__(
             f"{purpose} needs the extra {extra!r}, which postroad was installed without: "
-            f"pip install '.[{extra}]' in its repository"
+            f"pip install '.[{extra}]' in a clone of its repository, or 'FILE.whl[{extra}]'"
         )
         self.extra = extra
 

@@ -49,7 +49,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes a connection buffers for a peer that does not read; then senders wait."""
     connections_max: int = 1_024
     """Connections this node opens; the longest unused idle one makes room for the next."""
-    lanes_per_peer_max: int = 16
+    connections_per_peer_max: int = 16
     """Connections to one address, one for each class of subjects; more classes share one."""
     accepted_max: int = 20_000
     """Connections this node accepts; more are closed at once."""

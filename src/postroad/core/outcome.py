@@ -12,5 +12,5 @@ class Outcome(enum.Enum):
     """The message was never written: a retry cannot cause a duplicate."""
     UNKNOWN = "unknown"
     """The message was written; the peer may have processed it."""
-    REPLIED = "known"
+    REPLIED = "replied"
     """The peer replied with an error."""

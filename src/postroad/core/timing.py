@@ -15,19 +15,26 @@ def format_duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
 
 
-# 2 to this power exceeds any sensible ratio of maximum to initial delay; more could overflow.
-_DOUBLINGS_MAX = 32
-
-
-def backoff(attempt: int, *, initial_delay_s: float, max_delay_s: float, jitter: float) -> float:
+def backoff(
+    attempt: int,
+    *,
+    initial_delay_s: float,
+    max_delay_s: float,
+    jitter: float,
+    backoff_factor: float = 2.0,
+) -> float:
     """Return the seconds to wait before an attempt: exponential backoff with jitter.
 
     Args:
         attempt: 1 is the first retry.
-        initial_delay_s: delay before the first retry; it doubles with each attempt.
+        initial_delay_s: delay before the first retry.
         max_delay_s: upper bound of the delay.
         jitter: random number from 0 to 1, drawn by the caller; the result is between half of the
             delay and all of it, so that many callers do not retry at the same moment.
+        backoff_factor: the delay is multiplied by it with each attempt.
     """
-    delay_s = min(initial_delay_s * 2.0 ** min(attempt - 1, _DOUBLINGS_MAX), max_delay_s)
+    try:
+        delay_s = min(initial_delay_s * backoff_factor ** (attempt - 1), max_delay_s)
+    except OverflowError:
+        delay_s = max_delay_s
     return delay_s * (0.5 + jitter / 2)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, ContextVar, copy_context
 from enum import StrEnum
 from types import TracebackType
@@ -160,7 +161,7 @@ class Tracer(Protocol):
     def on_end(self, span: Span) -> None:
         """Record a finished span."""
 
-    def attach(self, span: Span) -> object:
+    def attach(self, span: SpanLike) -> object:
         """Make a span current in the tracing library; return the token for `detach`."""
 
     def detach(self, token: object) -> None:
@@ -174,8 +175,7 @@ class Span:
     """
 
     __slots__ = (
-        "_attached",
-        "_token",
+        "_scope",
         "attributes",
         "code",
         "context",
@@ -247,10 +247,14 @@ class Span:
             self.error, self.code = text, code
             self.tracer.on_end(self)
 
+    @property
+    def scope(self) -> SpanScope:
+        """A scope that makes the span current in a block without ending it."""
+        return SpanScope(self)
+
     def __enter__(self) -> Self:
-        self._token = _current.set(self)
-        if self.tracer.tracks_context:
-            self._attached = self.tracer.attach(self)
+        self._scope = self.scope
+        self._scope.__enter__()
         return self
 
     def __exit__(
@@ -259,37 +263,12 @@ class Span:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self.tracer.tracks_context:
-            self.tracer.detach(self._attached)
-        _current.reset(self._token)
+        self._scope.__exit__()
         self.end(error)
-
-    @property
-    def scope(self) -> SpanScope:
-        """A scope that makes the span current in a block without ending it."""
-        return SpanScope(self)
 
     def __repr__(self) -> str:
         state = "under way" if not self.end_ns else "failed" if self.error else "ended"
         return f"<Span {self.name} of {self.layer} {state}>"
-
-
-class NonRecordingSpan(Span):
-    """A span that is not sampled: its context is propagated, nothing is recorded."""
-
-    __slots__ = ()
-
-    def __init__(self, tracer: Tracer, context: SpanContext) -> None:
-        self.tracer = tracer
-        self.context = context
-        # Marks the span as ended, so that `end` never calls the tracer.
-        self.end_ns = 1
-
-    def set_attribute(self, name: str, value: Attribute) -> None:
-        """Do nothing: the span is not recorded."""
-
-    def __repr__(self) -> str:
-        return "<Unrecorded span>"
 
 
 def _describe_error(error: BaseException) -> tuple[str, int]:
@@ -302,87 +281,72 @@ def _describe_error(error: BaseException) -> tuple[str, int]:
     return text, code if isinstance(code, int) else 0
 
 
-class SpanScope:
-    """Scope in which a span is current."""
+class NullSpan:
+    """A span that records nothing and propagates a context, if it has one.
 
-    __slots__ = ("_attached", "_span", "_token")
+    One with a tracer stands for a span that is not sampled: inside its block it is the current
+    span, so that its children are not sampled either.
+    """
 
-    def __init__(self, span: Span) -> None:
-        self._span = span
+    __slots__ = ("_scope", "context", "tracer")
 
-    def __enter__(self) -> None:
-        span = self._span
-        self._token = _current.set(span)
-        if span.tracer.tracks_context:
-            self._attached = span.tracer.attach(span)
-
-    def __exit__(self, *_: object) -> None:
-        tracer = self._span.tracer
-        if tracer.tracks_context:
-            tracer.detach(self._attached)
-        _current.reset(self._token)
-
-
-class NoopScope:
-    """Scope that changes nothing."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-class SuppressedScope:
-    """Scope in which no spans are started, for internal work of the node."""
-
-    __slots__ = ("_token",)
-
-    def __enter__(self) -> None:
-        self._token = _current.set(NOOP_SPAN)
-
-    def __exit__(self, *_: object) -> None:
-        _current.reset(self._token)
-
-
-class NoopSpan:
-    """A span that does nothing."""
-
-    __slots__ = ()
-
-    context: SpanContext | None = None
-    scope: Final = NoopScope()
+    def __init__(self, context: SpanContext | None = None, tracer: Tracer | None = None) -> None:
+        self.context = context
+        self.tracer = tracer
 
     def set_attribute(self, name: str, value: Attribute) -> None:
         """Do nothing: the span is not recorded."""
 
     def end(self, error: BaseException | None = None) -> None:
-        """Do nothing: the span was never started."""
+        """Do nothing: the span is not recorded."""
 
     def end_with_error(self, text: str, code: int = 0) -> None:
-        """Do nothing: the span was never started."""
+        """Do nothing: the span is not recorded."""
+
+    @property
+    def scope(self) -> AbstractContextManager[None]:
+        """A scope that makes the span current in a block, if it has a tracer."""
+        return _UNCHANGED if self.tracer is None else SpanScope(self)
 
     def __enter__(self) -> Self:
+        if self.tracer is not None:
+            self._scope = SpanScope(self)
+            self._scope.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        return None
+        if self.tracer is not None:
+            self._scope.__exit__()
+
+    def __repr__(self) -> str:
+        return "<Unrecorded span>"
 
 
-class PropagatingSpan(NoopSpan):
-    """A span that is not recorded and propagates the context of its parent."""
+class SpanScope(AbstractContextManager[None]):
+    """Scope in which a span is current; with NOOP_SPAN, no spans are started in it."""
 
-    __slots__ = ("context",)
+    __slots__ = ("_attached", "_span", "_token")
 
-    def __init__(self, context: SpanContext) -> None:
-        self.context = context
+    def __init__(self, span: SpanLike) -> None:
+        self._span = span
+
+    def __enter__(self) -> None:
+        span = self._span
+        self._token = _current.set(span)
+        if span.tracer is not None and span.tracer.tracks_context:
+            self._attached = span.tracer.attach(span)
+
+    def __exit__(self, *_: object) -> None:
+        tracer = self._span.tracer
+        if tracer is not None and tracer.tracks_context:
+            tracer.detach(self._attached)
+        _current.reset(self._token)
 
 
-SpanLike: TypeAlias = Span | NoopSpan
+SpanLike: TypeAlias = Span | NullSpan
 
-NOOP_SPAN: Final = NoopSpan()
+NOOP_SPAN: Final = NullSpan()
+_UNCHANGED: Final = nullcontext()
 
 tracer: Tracer | None = None
 """The tracer of this process; None while nothing is recorded."""
@@ -397,15 +361,15 @@ def set_tracer(new_tracer: Tracer | None) -> None:
     tracer = new_tracer
 
 
-def current_span() -> Span | None:
+def current_span() -> SpanLike | None:
     """Return the current span, or None."""
     span = _current.get()
-    return span if tracer is not None and isinstance(span, Span) else None
+    return None if tracer is None or span is NOOP_SPAN else span
 
 
-def scope(span: Span | None) -> SpanScope | SuppressedScope:
+def scope(span: SpanLike | None) -> SpanScope:
     """Return a scope in which the span is current; without a span, tracing is suppressed."""
-    return SuppressedScope() if span is None else SpanScope(span)
+    return SpanScope(NOOP_SPAN if span is None else span)
 
 
 def current_span_context() -> SpanContext | None:
@@ -437,8 +401,8 @@ def start_outgoing_span(
     current = _current.get()
     if tracer is None or current is NOOP_SPAN:
         return NOOP_SPAN
-    if type(current) is NonRecordingSpan:
-        return PropagatingSpan(current.context)
+    if isinstance(current, NullSpan):
+        return NullSpan(current.context)
     parent = extract_context(headers) if current is None else current.context
     return tracer.start_span(name, kind, layer, node, peer, parent, False, ())
 
