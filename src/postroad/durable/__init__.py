@@ -1,20 +1,19 @@
 """Durable messages: every message arrives, once, whatever dies on the way."""
 
-from .bridges import BridgeManager
-from .config import MailConfig, Retry
-from .consumer import Consumer, Handler
-from .control import BridgeHealth, Health
-from .directory import Directory, MemberDirectory, StaticDirectory
-from .exchange import Reason
-from .letters import Letter
-from .mail import Mail
-from .message import Message
-from .messaging import HandlerRegistration, TopicHandler, TopicMessage, TopicMessaging
-from .operations import StoreOperations
-from .posting import Draft
-from .pulling import Pulled
-from .statistics import MailStatistics, PeerStatistics, QueueStatistics
-from .store import (
+from postroad.core import RetryPolicy
+from postroad.durable.admin import DurableQueuesAdmin
+from postroad.durable.bridges.bridge_manager import BridgeManager
+from postroad.durable.bridges.control import BridgeManagerStatus, BridgeStatus
+from postroad.durable.bridges.protocol import DeadLetterReason
+from postroad.durable.config import DurableQueuesConfig
+from postroad.durable.consumers.consumer import Consumer, DurableHandler
+from postroad.durable.consumers.message import Message
+from postroad.durable.consumers.pull import PulledMessage
+from postroad.durable.durable_queues import DurableQueues
+from postroad.durable.peers import ClusterPeerDirectory, PeerDirectory, StaticPeerDirectory
+from postroad.durable.producer import OutgoingMessage
+from postroad.durable.statistics import DurableQueuesStatistics, PeerStatistics, QueueStatistics
+from postroad.durable.store import (
     DeadGroup,
     DeadLetter,
     MemoryDisk,
@@ -22,42 +21,49 @@ from .store import (
     PostgresStore,
     SqliteStore,
     Store,
-    store_at,
+    store_from_url,
 )
-from .transaction import Transaction
+from postroad.durable.stored_messages import StoredMessage
+from postroad.durable.topic_messaging import (
+    HandlerRegistration,
+    TopicHandler,
+    TopicMessage,
+    TopicMessaging,
+)
+from postroad.durable.transaction import Transaction
 
 __all__ = [
-    "BridgeHealth",
     "BridgeManager",
+    "BridgeManagerStatus",
+    "BridgeStatus",
+    "ClusterPeerDirectory",
     "Consumer",
     "DeadGroup",
     "DeadLetter",
-    "Directory",
-    "Draft",
-    "Handler",
+    "DeadLetterReason",
+    "DurableHandler",
+    "DurableQueues",
+    "DurableQueuesAdmin",
+    "DurableQueuesConfig",
+    "DurableQueuesStatistics",
     "HandlerRegistration",
-    "Health",
-    "Letter",
-    "Mail",
-    "MailConfig",
-    "MailStatistics",
-    "MemberDirectory",
     "MemoryDisk",
     "MemoryStore",
     "Message",
+    "OutgoingMessage",
+    "PeerDirectory",
     "PeerStatistics",
     "PostgresStore",
-    "Pulled",
+    "PulledMessage",
     "QueueStatistics",
-    "Reason",
-    "Retry",
+    "RetryPolicy",
     "SqliteStore",
-    "StaticDirectory",
+    "StaticPeerDirectory",
     "Store",
-    "StoreOperations",
+    "StoredMessage",
     "TopicHandler",
     "TopicMessage",
     "TopicMessaging",
     "Transaction",
-    "store_at",
+    "store_from_url",
 ]

@@ -8,84 +8,95 @@ import msgspec
 
 from postroad.core.errors import ConfigError
 from postroad.core.limits import KIB, MIB
-from postroad.core.timing import backoff
 
 
-class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and when a message is handled again whose handler failed."""
-
-    attempts: int = 10
-    """After so many failures the message is a dead letter."""
-    first_s: float = 0.1
-    """Pause before the second attempt; it doubles from then on, with jitter."""
-    max_s: float = 60.0
-    """Longest pause."""
-
-    def __post_init__(self) -> None:
-        check_positive(self)
-
-    def pause_s(self, failures: int, chance: float) -> float:
-        """Seconds until the next attempt, after so many failures."""
-        return backoff(
-            failures, initial_delay_s=self.first_s, max_delay_s=self.max_s, jitter=chance
-        )
-
-
-class MailConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and times of one node's mail. The defaults suit most."""
+class DurableQueuesConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes and times of the durable queues of a node. The defaults suit most."""
 
     message_bytes_max: int = 1 * MIB
     """Largest message, headers included."""
     outbox_messages_max: int = 10_000_000
-    """Messages kept for one peer that does not take them; then `post` is refused."""
+    """Messages stored for one peer; more are rejected with OutboxFullError."""
     inbox_bytes_max: int = 1024 * MIB
-    """Letters kept for this node's consumers; then senders keep theirs."""
+    """Size of all messages stored for consumers of this node; then senders must wait."""
     sender_bytes_max: int = 512 * MIB
-    """The same for what one sender sent."""
+    """Size of the messages stored of one sender."""
     sender_dead_bytes_max: int = 512 * MIB
-    """Dead letters of what one sender sent; then it keeps its mail until some are gone."""
+    """Size of the dead letters of one sender; then it must wait until some are gone."""
     queues_max: int = 1_000
-    """Queues that others may open by sending to them."""
+    """Queues that other nodes may create by sending to them."""
 
-    page_letters_max: int = 512
-    """Letters stored and sent as one."""
-    page_bytes_max: int = 64 * KIB
-    """A page is full at that size; one letter alone may be larger."""
+    batch_messages_max: int = 512
+    """Messages stored and sent as one batch."""
+    batch_bytes_max: int = 64 * KIB
+    """Size of a batch; one message alone may be larger."""
     window_bytes: int = 512 * KIB
-    """Pages sent in one frame."""
+    """Size of the batches sent in one frame."""
     windows_max: int = 4
-    """Frames on their way to one peer."""
-    ahead_letters: int = 4_096
-    """Letters of one queue kept in memory for its consumer."""
-    uncommitted_max: int = 16_384
-    """Handled messages of one queue that wait for the disk; then handling pauses."""
-    unwritten_bytes_max: int = 64 * MIB
-    """What may wait for the disk in all; then posting waits."""
+    """Frames sent to one peer and not acknowledged."""
+    prefetch_messages: int = 4_096
+    """Messages of one queue that are loaded ahead of its consumer."""
+    uncommitted_acks_max: int = 16_384
+    """Acknowledged messages of one queue that are not committed; then handling pauses."""
+    write_queue_bytes_max: int = 64 * MIB
+    """Size of all changes that wait for a commit; then sending waits."""
 
-    offer_timeout_s: float = 10.0
-    """Time for a peer to answer an offer."""
+    open_timeout_s: float = 10.0
+    """Time for a peer to accept a stream."""
     window_timeout_s: float = 30.0
-    """Time for a peer to accept a window durably."""
-    bridge_first_s: float = 0.1
-    """First pause of a bridge whose peer cannot be reached; it doubles, with jitter."""
-    bridge_max_s: float = 30.0
-    """Longest such pause."""
-    transaction_s: float = 10.0
-    """Time for a transaction from its first statement to its end: others wait meanwhile."""
+    """Time for a peer to store and acknowledge a window."""
+    bridge_initial_delay_s: float = 0.1
+    """First delay of a bridge after a failure; it doubles, with jitter."""
+    bridge_max_delay_s: float = 30.0
+    """Longest such delay."""
+    transaction_timeout_s: float = 10.0
+    """Time for a transaction from its first statement to its end; other commits wait meanwhile."""
     lock_timeout_s: float = 1.0
     """Time that a statement of a transaction may wait in PostgreSQL for a lock of another client;
     others wait meanwhile, so it fails then, and may be tried again."""
-    handler_s: float = 300.0
-    """Time for a handler; a slower one is cancelled and has failed."""
-    lease_s: float = 60.0
-    """Time to acknowledge a message that was pulled; then it is given out again."""
-    idempotency_s: float = 7 * 24 * 3600.0
-    """How long idempotency keys are remembered."""
+    handler_timeout_s: float = 300.0
+    """Handler timeout. A handler that exceeds it is cancelled and counts as failed."""
+    ack_timeout_s: float = 60.0
+    """Time to acknowledge a pulled message; then it is delivered again."""
+    idempotency_ttl_s: float = 7 * 24 * 3600.0
+    """How long idempotency keys are stored."""
 
     def __post_init__(self) -> None:
         check_positive(self)
-        if self.page_letters_max > 0xFFFF:
-            raise ConfigError("page_letters_max cannot exceed 65535, the longest array of a page")
+        if self.batch_messages_max > 0xFFFF:
+            raise ConfigError(
+                f"batch_messages_max={self.batch_messages_max} cannot exceed 65535, the longest "
+                "array of MessagePack in a batch"
+            )
+
+
+FORMER_NAMES: dict[str, str] = {
+    "page_letters_max": "batch_messages_max",
+    "page_bytes_max": "batch_bytes_max",
+    "ahead_letters": "prefetch_messages",
+    "uncommitted_max": "uncommitted_acks_max",
+    "unwritten_bytes_max": "write_queue_bytes_max",
+    "offer_timeout_s": "open_timeout_s",
+    "bridge_first_s": "bridge_initial_delay_s",
+    "bridge_max_s": "bridge_max_delay_s",
+    "transaction_s": "transaction_timeout_s",
+    "handler_s": "handler_timeout_s",
+    "lease_s": "ack_timeout_s",
+    "idempotency_s": "idempotency_ttl_s",
+}
+"""Former name -> name, of fields in stores and files of earlier versions."""
+
+
+def decode_config(text: str) -> DurableQueuesConfig:
+    """Decode a configuration that is kept in a store, also of an earlier version.
+
+    Raises:
+        ConfigError: a value is not valid.
+        msgspec.DecodeError: it is not JSON, or a value has a wrong type.
+    """
+    fields = msgspec.json.decode(text, type=dict[str, int | float])
+    current = {FORMER_NAMES.get(name, name): value for name, value in fields.items()}
+    return msgspec.convert(current, DurableQueuesConfig)
 
 
 def check_positive(settings: msgspec.Struct) -> None:

@@ -38,7 +38,7 @@ def peer_of(queue: str) -> str:
     return validate_node_name(queue.removeprefix(OUTBOUND_PREFIX))
 
 
-def node_behind(name: str) -> str:
+def node_of_bridge(name: str) -> str:
     """The node that a peer delivers for: itself, or the one whose bridge process it is."""
     return name.removesuffix(BRIDGE_SUFFIX)
 

@@ -1,4 +1,4 @@
-"""Numbers about a node's mail at one moment."""
+"""Statistics of the durable queues of a node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from .control import BridgeHealth
+from postroad.durable.bridges.control import BridgeStatus
 
 _MEMORY_S = 10.0
 
@@ -16,9 +16,9 @@ class QueueStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     depth: int
     """Messages that are not handled."""
-    in_hand: int
+    in_flight: int
     """Those of them that are being handled."""
-    oldest_s: float | None
+    oldest_age_s: float | None
     """Age of the oldest message that waits, also for another try; None if there is none.
 
     Of messages that came together it is that of the first, until all of them are handled.
@@ -35,29 +35,31 @@ class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     depth: int
     """Messages the peer is not known to have, without those that were purged."""
-    oldest_s: float | None
-    posted: int
+    oldest_age_s: float | None
+    sent: int
     """In this epoch."""
     epoch: int
     is_paused: bool
     """Whether an operator wants nothing to be sent for now."""
-    bridge: BridgeHealth | None
+    bridge: BridgeStatus | None
     """None if there is no bridge in this process."""
 
 
-class MailStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's mail."""
+class DurableQueuesStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Statistics of all queues and peers of a node."""
 
     queues: dict[str, QueueStatistics]
     peers: dict[str, PeerStatistics]
-    dead: int
+    dead_letters: int
     blocked_senders: list[str] = []
-    """Those whose mail is not taken, because there are too many dead letters of it."""
+    """Senders that must wait because they have too many dead letters here."""
     commits: int
     """Since this process started."""
     unclaimed_replies: int
-    """Replies that came when nobody waited for them any more."""
-    posted_per_s: float
+    """Replies that arrived after their request had timed out."""
+    sent: int
+    """Messages stored in the outbox since this process started."""
+    sent_per_s: float
     """Over about the last ten seconds."""
     handled_per_s: float
     failed_per_s: float
@@ -66,36 +68,38 @@ class MailStatistics(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def waiting(self) -> int:
         """Messages that wait, in queues or for peers."""
-        in_queues = sum(it.depth for it in self.queues.values())
-        return in_queues + sum(it.depth for it in self.peers.values())
+        in_queues = sum(queue.depth for queue in self.queues.values())
+        return in_queues + sum(peer.depth for peer in self.peers.values())
 
 
-class Meter:
+class RateEstimator:
     """How often something happens, over about the last ten seconds."""
 
-    __slots__ = ("_at", "_rate")
+    __slots__ = ("_at", "_rate", "total")
 
     def __init__(self) -> None:
         self._at = 0.0
         self._rate = 0.0
+        self.total = 0
 
     def add(self, count: int, now: float) -> None:
         """So many have happened."""
         self._rate = self.per_s(now) + count / _MEMORY_S
         self._at = now
+        self.total += count
 
     def per_s(self, now: float) -> float:
         """The rate now."""
         return self._rate * math.exp((self._at - now) / _MEMORY_S)
 
 
-class Totals:
+class RateTotals:
     """What is counted while a node runs."""
 
-    __slots__ = ("failed", "handled", "posted", "unclaimed_replies")
+    __slots__ = ("failed", "handled", "sent", "unclaimed_replies")
 
     def __init__(self) -> None:
-        self.posted = Meter()
-        self.handled = Meter()
-        self.failed = Meter()
+        self.sent = RateEstimator()
+        self.handled = RateEstimator()
+        self.failed = RateEstimator()
         self.unclaimed_replies = 0

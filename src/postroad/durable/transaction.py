@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroad.core.errors import StoreError, UsageError
-
-from .message import Message
-from .posting import Clerk, Draft, Post
-from .store import Store
-from .store.database import Row
-from .store.orm import check_installed
-from .store.turn import Scope, Turn, check_not_inside
+from postroad.durable.consumers.message import Message
+from postroad.durable.producer import EncodedMessage, MessageEncoder, OutgoingMessage
+from postroad.durable.store import Store
+from postroad.durable.store.database import Row
+from postroad.durable.store.orm import check_sqlalchemy_installed
+from postroad.durable.store.turn import Scope, Turn, check_not_inside
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,11 +23,11 @@ class Transaction(Scope, eq=False):
     """Collects what shall be done together: rows of the user's own tables, and further posts."""
 
     store: Store
-    _clerk: Clerk
-    _turn: Turn | None = None
-    _beginning: asyncio.Future[Turn] | None = None
+    _encoder: MessageEncoder
+    _savepoint: Turn | None = None
+    _starting: asyncio.Future[Turn] | None = None
     # Made when it is needed: most handlers post nothing.
-    _posts: list[Post] | None = None
+    _sends: list[EncodedMessage] | None = None
 
     async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         """Run a statement on the database of the store and return its rows.
@@ -37,10 +36,10 @@ class Transaction(Scope, eq=False):
         things before it.
         """
         self._check()
-        turn = await self._begin()
+        turn = await self._start()
         return await turn.execute(statement, parameters)
 
-    async def run(
+    async def run_sync(
         self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Call a plain function with a DB-API 2 connection to the database of the store.
@@ -53,10 +52,10 @@ class Transaction(Scope, eq=False):
         """
         self._check()
         _check_plain(function)
-        turn = await self._begin()
+        turn = await self._start()
         return await turn.call(lambda connection: function(connection, *args, **kwargs))
 
-    async def run_session(
+    async def run_in_session(
         self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """The same with a `Session` of SQLAlchemy 2 in place of the connection.
@@ -69,32 +68,32 @@ class Transaction(Scope, eq=False):
         """
         self._check()
         _check_plain(function)
-        check_installed()
-        turn = await self._begin()
+        check_sqlalchemy_installed()
+        turn = await self._start()
         return await turn.call_with_session(lambda session: function(session, *args, **kwargs))
 
-    async def _begin(self) -> Turn:
-        if self._turn is None:
+    async def _start(self) -> Turn:
+        if self._savepoint is None:
             # One for all statements, also if several are begun at the same time.
-            if self._beginning is None:
+            if self._starting is None:
                 check_not_inside(self.store, but=self)
-                waiting = self.store.begin() if self._calls is None else self._wait_for_turn()
-                self._beginning = asyncio.ensure_future(waiting)
-            self._turn = await asyncio.shield(self._beginning)
+                waiting = self.store.begin() if self._calls is None else self._start_when_idle()
+                self._starting = asyncio.ensure_future(waiting)
+            self._savepoint = await asyncio.shield(self._starting)
         self.enter()
-        return self._turn
+        return self._savepoint
 
-    async def _wait_for_turn(self) -> Turn:
+    async def _start_when_idle(self) -> Turn:
         # What its caller waits for could not be committed once it has its turn.
         await self.wait_until_idle()
         return await self.store.begin()
 
-    def post(
+    def send(
         self,
-        peer: str,
         queue: str,
         body: bytes,
         *,
+        to: str | None = None,
         key: str | None = None,
         idempotency_key: str | None = None,
         delay: float | None = None,
@@ -103,37 +102,46 @@ class Transaction(Scope, eq=False):
         headers: Mapping[str, str] | None = None,
         reply_to: str | None = None,
     ) -> int:
-        """Post a message if the transaction succeeds; returns its id."""
-        self._check()
-        headers = self._clerk.traced(peer, queue, headers)
-        post = self._clerk.post(
-            peer, queue, body, key, idempotency_key, delay, ttl, priority, headers, reply_to
-        )
-        return self._add(post)
+        """Send a message if the transaction commits; returns its id.
 
-    def post_draft(self, draft: Draft) -> int:
-        """Post a draft if the transaction succeeds; returns its id."""
+        The arguments are those of `DurableQueues.send`.
+        """
+        message = OutgoingMessage(
+            queue=queue,
+            body=body,
+            to=to,
+            key=key,
+            idempotency_key=idempotency_key,
+            delay=delay,
+            ttl=ttl,
+            priority=priority,
+            headers=headers,
+            reply_to=reply_to,
+        )
+        return self.send_message(message)
+
+    def send_message(self, message: OutgoingMessage) -> int:
+        """Send a message if the transaction commits; returns its id."""
         self._check()
-        return self._add(self._clerk.draft(draft))
+        return self._add(self._encoder.encode_traced(message))
 
     def reply(
         self, message: Message, body: bytes, *, headers: Mapping[str, str] | None = None
     ) -> int:
-        """Answer a message whose sender wants that."""
+        """Reply to a message if the transaction commits; returns the id of the reply."""
         self._check()
         if message.reply_to is None:
-            raise UsageError(f"{message!r} wants no reply")
-        headers = self._clerk.traced(message.sender, message.reply_to, headers)
-        post = self._clerk.post(
-            message.sender, message.reply_to, body, headers=headers, answers=message.id
+            raise UsageError(f"cannot reply to {message!r}: it was sent without `reply_to`")
+        reply = OutgoingMessage(
+            queue=message.reply_to, body=body, to=message.sender, headers=headers
         )
-        return self._add(post)
+        return self._add(self._encoder.encode_traced(reply, in_reply_to=message.id))
 
-    def _add(self, post: Post) -> int:
-        if self._posts is None:
-            self._posts = [post]
+    def _add(self, post: EncodedMessage) -> int:
+        if self._sends is None:
+            self._sends = [post]
         else:
-            self._posts.append(post)
+            self._sends.append(post)
         return post.id
 
     def _check(self) -> None:
@@ -145,26 +153,26 @@ class Transaction(Scope, eq=False):
     @property
     def has_begun(self) -> bool:
         """Whether it has statements, and others wait for its end."""
-        if self._beginning is None or self.is_over or self.is_unavailable:
+        if self._starting is None or self.is_over or self.is_unavailable:
             return False
-        return self._turn is None or not self._turn.is_over
+        return self._savepoint is None or not self._savepoint.is_over
 
     @property
     def is_unavailable(self) -> bool:
         """Whether the store could not even begin with its statements."""
-        beginning = self._beginning
+        beginning = self._starting
         if beginning is None or not beginning.done() or beginning.cancelled():
             return False
         return isinstance(beginning.exception(), StoreError)
 
     @property
-    def posts(self) -> Sequence[Post]:
+    def sends(self) -> Sequence[EncodedMessage]:
         """What is to be posted."""
-        return self._posts or ()
+        return self._sends or ()
 
-    def close_untouched(self) -> bool:
+    def close_if_unused(self) -> bool:
         """Take nothing more, if nothing was done with it; otherwise False."""
-        if self._beginning is None and self._posts is None:
+        if self._starting is None and self._sends is None:
             self.is_over = True
             return True
         return False
@@ -172,12 +180,12 @@ class Transaction(Scope, eq=False):
     def close(self) -> Turn | None:
         """Take nothing more; what its statements ran in, if there were any."""
         self.is_over = True
-        if self._turn is None and self._beginning is not None:
+        if self._savepoint is None and self._starting is not None:
             # Nobody waits for it any more.
-            self._beginning.add_done_callback(_give_up)
-        return self._turn
+            self._starting.add_done_callback(_give_up)
+        return self._savepoint
 
-    def undo(self) -> None:
+    def rollback(self) -> None:
         """Give up everything."""
         turn = self.close()
         if turn is not None and not turn.is_lost:

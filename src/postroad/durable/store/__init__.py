@@ -1,6 +1,6 @@
 """Where a node keeps its mail: SQLite, PostgreSQL, or memory for tests."""
 
-from .locations import store_at
+from .locations import store_from_url
 from .memory import MemoryDisk, MemoryStore
 from .postgres import PostgresStore
 from .rows import DeadGroup, DeadLetter
@@ -17,5 +17,5 @@ __all__ = [
     "SqliteStore",
     "Store",
     "Unit",
-    "store_at",
+    "store_from_url",
 ]

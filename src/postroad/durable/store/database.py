@@ -67,8 +67,8 @@ class Database(Protocol):
         """What a user did is part of the commit."""
 
     @property
-    def native(self) -> Any:
-        """The connection as its driver made it."""
+    def lent(self) -> Any:
+        """The connection for users: a GuardedConnection that is one of its driver's class too."""
 
     def single(self, statement: str, parameters: object) -> dict[str, Any]:
         """What a cursor must be told so that it takes no second statement along."""

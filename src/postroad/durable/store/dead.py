@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.durable.letters import Letter, encode_letter
+from postroad.durable.stored_messages import StoredMessage, encode_stored_message
 
 from .database import Database
 from .queries import find_dead
@@ -19,13 +19,19 @@ class DeadLetters:
         self.held: dict[str, int] = {}
 
     def add_outbound(
-        self, peer: str, letter: Letter, reason: str, detail: str, now_ms: int
+        self, peer: str, letter: StoredMessage, reason: str, detail: str, now_ms: int
     ) -> None:
         """Keep a letter that a peer did not take."""
         self._add(True, peer, letter, reason, detail, 0, now_ms)
 
     def add_inbound(
-        self, sender: str, letter: Letter, reason: str, detail: str, failures: int, now_ms: int
+        self,
+        sender: str,
+        letter: StoredMessage,
+        reason: str,
+        detail: str,
+        failures: int,
+        now_ms: int,
     ) -> None:
         """Keep a letter that was not handled here."""
         self._add(False, sender, letter, reason, detail, failures, now_ms)
@@ -34,13 +40,13 @@ class DeadLetters:
         self,
         is_outbound: bool,
         peer: str,
-        letter: Letter,
+        letter: StoredMessage,
         reason: str,
         detail: str,
         failures: int,
         now_ms: int,
     ) -> None:
-        data = encode_letter(letter)
+        data = encode_stored_message(letter)
         if not is_outbound:
             self._count(peer, len(data))
         self.database.execute(

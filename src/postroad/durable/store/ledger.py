@@ -7,8 +7,13 @@ import os
 from collections.abc import Iterable, Sequence
 
 from postroad.core.errors import StoreError, StoreLockedError, StoreMismatchError
-from postroad.durable.config import MailConfig
-from postroad.durable.letters import Letter, bind_page, decode_page, encode_letter
+from postroad.durable.config import DurableQueuesConfig
+from postroad.durable.stored_messages import (
+    StoredMessage,
+    decode_batch,
+    encode_stored_message,
+    join_batch,
+)
 
 from .database import Backend, Database, close_quietly
 from .dead import DeadLetters
@@ -72,7 +77,7 @@ class Ledger:
     """The tables, as one commit after the other changes them. Used by one thread."""
 
     def __init__(
-        self, database: Database, store: bytes, owner: str, role: str, config: MailConfig
+        self, database: Database, store: bytes, owner: str, role: str, config: DurableQueuesConfig
     ) -> None:
         self.database = database
         self.owner = owner
@@ -127,19 +132,19 @@ class Ledger:
                 self.outbox.append_page(peer, count, page, self.now_ms)
 
     def _store_own(self, page: bytes) -> None:
-        letters = decode_page(page)
+        letters = decode_batch(page)
         self.queues.store_letters(self.owner, letters, 0, self.now_ms, page=page)
 
-    def append_letter(self, peer: str, letter: Letter) -> None:
+    def append_letter(self, peer: str, letter: StoredMessage) -> None:
         """Add one letter that exists already."""
-        self.append(peer, encode_letter(letter))
+        self.append(peer, encode_stored_message(letter))
 
     def seal(self) -> None:
         """Write what was gathered."""
         self.outbox.flush(self.now_ms)
         if self._to_self:
             for encoded in self.outbox.split(self._to_self):
-                self._store_own(bind_page(encoded))
+                self._store_own(join_batch(encoded))
             self._to_self.clear()
         self.queues.flush()
 

@@ -11,7 +11,7 @@ from .store import Store
 _POSTGRES = ("postgresql://", "postgres://")
 
 
-def store_at(location: str) -> Store:
+def store_from_url(location: str) -> Store:
     """The store at a path, or in a database `postgresql://user@host/name?schema=postroad`."""
     if not location.startswith(_POSTGRES):
         return SqliteStore(location)

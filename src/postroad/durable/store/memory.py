@@ -12,10 +12,10 @@ from typing import Any
 from postroad.core.errors import StoreLockedError, StoreUnavailableError
 
 from .database import Backend, Database, Row
+from .guarded_sqlite import GuardedSqliteConnection, unguarded
 from .sqlite import TYPES, SqliteDatabase, check_integrity
 from .store import Store
 from .threads import ExecutorThread
-from .vetting import WatchedConnection
 
 
 class MemoryDisk:
@@ -32,7 +32,7 @@ class MemoryDisk:
 
     def __init__(self, rng: Random | None = None) -> None:
         self._rng = rng or random.Random()
-        self._connection = self._connect()
+        self._use(None)
         self.sync_s = 0.0
         self.is_full = False
         self.is_read_only = False
@@ -44,28 +44,27 @@ class MemoryDisk:
         self.lock = threading.RLock()
 
     @staticmethod
-    def _connect() -> WatchedConnection:
+    def _connect() -> GuardedSqliteConnection:
         return sqlite3.connect(
-            ":memory:", isolation_level=None, check_same_thread=False, factory=WatchedConnection
+            ":memory:",
+            isolation_level=None,
+            check_same_thread=False,
+            factory=GuardedSqliteConnection,
         )
-
-    @property
-    def connection(self) -> WatchedConnection:
-        return self._connection
 
     def crash(self) -> None:
         """The process died: what it was about to commit is there as a whole, or is not."""
         self.holders.clear()
-        if self._connection.in_transaction:
+        if self.is_in_transaction:
             was_committed = self.is_prepared and self._rng.random() < 0.5
-            self._connection.execute("COMMIT" if was_committed else "ROLLBACK")
+            self.execute("COMMIT" if was_committed else "ROLLBACK")
         self.is_prepared = False
 
     def backup(self) -> bytes:
         """A copy of what is committed."""
         copy = self._connect()
         try:
-            if self._connection.in_transaction:
+            if self.is_in_transaction:
                 raise StoreUnavailableError(
                     "a commit is under way; take the backup at another moment"
                 )
@@ -85,15 +84,26 @@ class MemoryDisk:
 
         Processes that use the disk lose their connections, and get new ones to the copy.
         """
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+        if self.is_in_transaction:
+            self.execute("ROLLBACK")
         self.is_prepared = False
         # Closed by whoever has a connection to it.
         self._use(backup)
 
-    def _use(self, backup: bytes) -> None:
-        self._connection = self._connect()
-        self._connection.deserialize(backup)
+    def _use(self, backup: bytes | None) -> None:
+        self.connection = self._connect()
+        self._connection = unguarded(self.connection)
+        if backup is not None:
+            self._connection.deserialize(backup)
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether a commit is under way."""
+        return self._connection.in_transaction
+
+    def execute(self, statement: str) -> sqlite3.Cursor:
+        """Run a statement, whoever else uses the disk."""
+        return self._connection.cursor().execute(statement)
 
 
 class MemoryDatabase(SqliteDatabase):
@@ -105,7 +115,7 @@ class MemoryDatabase(SqliteDatabase):
 
     @property
     def _is_cut_off(self) -> bool:
-        return self._connection is not self._disk.connection
+        return self._lent is not self._disk.connection
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         if self._is_cut_off:

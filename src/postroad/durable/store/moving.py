@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from postroad.durable.letters import NEVER_MS, Letter
+from postroad.durable.stored_messages import NEVER_MS, StoredMessage
 
 from .ledger import Ledger
 from .queries import list_queues, read_aside, read_inbox
@@ -23,7 +23,7 @@ class _Found(NamedTuple):
 
     place: InPage | AsideLetter
     bit: int
-    letter: Letter
+    letter: StoredMessage
 
     @property
     def origin(self) -> tuple[str, int]:
@@ -37,37 +37,39 @@ def move_letters(ledger: Ledger, queue: str, to: str, limit: int) -> int:
     Letters set aside come first: those of their key that are not must stay behind them.
     """
     id, _ = list_queues(ledger.database).get(queue, (0, False))
-    found = [*_first(_letters_of(ledger, queue, id, limit), limit)]
-    for (sender, ahead_ms), group in groupby(found, lambda it: it.origin):
-        letters = [msgspec.structs.replace(it.letter, queue=to) for it in group]
+    located = [*_first(_letters_of(ledger, queue, id, limit), limit)]
+    for (sender, ahead_ms), group in groupby(located, lambda message: message.origin):
+        letters = [msgspec.structs.replace(message.letter, queue=to) for message in group]
         ledger.queues.store_letters(sender, letters, ahead_ms, ledger.now_ms)
     done: dict[int, int] = {}
-    pages = [(it.place, it.bit) for it in found if isinstance(it.place, InPage)]
+    pages = [
+        (message.place, message.bit) for message in located if isinstance(message.place, InPage)
+    ]
     for page, bit in pages:
         done[page.id] = done.get(page.id, 0) | bit
     for page in {page.id: page for page, _ in pages}.values():
         ledger.queues.finish_some(id, page.id, page.received_ms, done[page.id])
-    for it in found:
-        if isinstance(it.place, AsideLetter):
+    for message in located:
+        if isinstance(message.place, AsideLetter):
             # Whatever waits for it in its queue is moved too, or waits for nobody any more.
-            ledger.queues.finish_aside(it.place, ledger.now_ms)
-    return len(found)
+            ledger.queues.finish_aside(message.place, ledger.now_ms)
+    return len(located)
 
 
 def _first(letters: Iterator[_Found], limit: int) -> Iterator[_Found]:
     """As many as make a page that is not too large, one at least."""
     size = 0
-    for it in islice(letters, limit):
-        yield it
-        size += len(it.letter.body)
+    for message in islice(letters, limit):
+        yield message
+        size += len(message.letter.body)
         if size >= _BYTES_MAX:
             return
 
 
 def _letters_of(ledger: Ledger, queue: str, id: int, limit: int) -> Iterator[_Found]:
     aside = read_aside(ledger.database, queue, id, NEVER_MS, NEVER_MS, limit)
-    for it in sorted(aside, key=lambda it: it.id):
-        yield _Found(it, 0, it.letter)
+    for message in sorted(aside, key=lambda message: message.id):
+        yield _Found(message, 0, message.letter)
     after = 0
     while pages := read_inbox(ledger.database, queue, id, after, _PAGES_AT_ONCE):
         after = pages[-1].id

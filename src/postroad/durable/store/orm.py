@@ -8,15 +8,12 @@ from typing import Any, NoReturn, TypeVar
 from postroad.core.errors import MissingExtraError, UsageError
 
 from .database import Database
-from .guarded import GuardedConnection, Loan
-from .statements import check_session_statement
+from .guarded_connection import ConnectionLease, check_session_statement
 
 T = TypeVar("T")
 
-_OWN = frozenset({"is_shared", "is_spoilt", "loan"})
 
-
-def check_installed() -> None:
+def check_sqlalchemy_installed() -> None:
     """Raise MissingExtraError without SQLAlchemy."""
     try:
         import sqlalchemy.orm  # noqa: F401
@@ -24,111 +21,87 @@ def check_installed() -> None:
         raise MissingExtraError("sqlalchemy", "a session of SQLAlchemy") from None
 
 
-class _Connection:
-    """What SQLAlchemy takes for its only connection: whatever is lent at the moment."""
+class SqlAlchemySessions:
+    """An engine on one connection of a store: it is slow to make, and keeps what it learns."""
 
-    def __init__(self) -> None:
-        self.loan: Loan | None = None
+    def __init__(self, database: Database) -> None:
+        import sqlalchemy
+
         # While the user's function runs: the session ends its work with savepoints alone.
-        self.is_shared = False
+        self._is_shared = False
         # Whether something was to be undone that cannot be told apart from the rest.
-        self.is_spoilt = False
+        self._is_spoilt = False
+        # Its types would be looked up when the first session begins.
+        options = {"use_native_hstore": False} if database.aborts_on_error else {}
+        self._engine = sqlalchemy.create_engine(
+            f"{database.dialect}://",
+            creator=lambda: database.lent,
+            poolclass=sqlalchemy.StaticPool,
+            **options,
+        )
+        dialect: Any = self._engine.dialect
+        dialect.do_commit, dialect.do_rollback = self._commit, self._roll_back
+        dialect.do_close = dialect.do_terminate = _keep_open
 
-    def commit(self) -> NoReturn:
+    def _commit(self, connection: object) -> NoReturn:
         raise UsageError(
             "this would end the commit that the transaction shares with others; "
             "use session.commit(), or return from the function"
         )
 
-    def rollback(self) -> None:
+    def _roll_back(self, connection: object) -> None:
         """Nothing is left to undo when SQLAlchemy gives the connection back."""
-        if self.is_shared:
-            self.is_spoilt = True
-            self.check()
+        if self._is_shared:
+            self._is_spoilt = True
+            self._check()
 
-    def close(self) -> None:
-        """It is the store's."""
-
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise if somebody thinks something is undone that is not."""
-        if self.is_spoilt:
+        if self._is_spoilt:
             raise UsageError(
                 "a connection below the session was rolled back or given back; everything the "
                 "function did is undone: use session.rollback() or session.begin_nested()"
             )
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._lent(), name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OWN:
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self._lent(), name, value)
-
-    def _lent(self) -> GuardedConnection:
-        if self.loan is None:
-            raise UsageError("the session was lent to a function that has ended")
-        return self.loan.connection
-
-
-class SessionSource:
-    """An engine on one connection of a store: it is slow to make, and keeps what it learns."""
-
-    def __init__(self, dialect: str) -> None:
-        import sqlalchemy
-
-        self._connection = _Connection()
-        # Its types are looked up on a connection of psycopg, and this one only acts like it.
-        options = {"use_native_hstore": False} if dialect.startswith("postgresql") else {}
-        self._engine = sqlalchemy.create_engine(
-            f"{dialect}://",
-            creator=lambda: self._connection,
-            poolclass=sqlalchemy.StaticPool,
-            **options,
-        )
-
-    def run(self, loan: Loan, function: Callable[[Any], T]) -> T:
+    def call(self, lease: ConnectionLease, function: Callable[[Any], T]) -> T:
         """Call a function with a session, and keep what it did if it returns."""
         from sqlalchemy.orm import Session
 
-        shared = self._connection
-        shared.loan, shared.is_spoilt = loan, False
-        try:
-            with self._engine.connect() as connection:
-                connection.begin()
-                with Session(
-                    connection,
-                    join_transaction_mode="create_savepoint",
-                    # What the function returns can be read without a session.
-                    expire_on_commit=False,
-                ) as session:
-                    result = self._call(function, session, loan)
-            return result
-        finally:
-            shared.loan = None
-
-    def _call(self, function: Callable[[Any], T], session: Any, loan: Loan) -> T:
-        shared = self._connection
-        shared.is_shared = True
-        try:
-            result = function(session)
-            # Results that it did not read to their end.
-            loan.close_cursors()
-            session.commit()
-            shared.check()
-        finally:
-            shared.is_shared = False
-        return result
+        self._is_spoilt = False
+        with self._engine.connect() as connection:
+            connection.begin()
+            with Session(
+                connection,
+                join_transaction_mode="create_savepoint",
+                # What the function returns can be read without a session.
+                expire_on_commit=False,
+            ) as session:
+                self._is_shared = True
+                try:
+                    result = function(session)
+                    # Results that it did not read to their end.
+                    lease.close_cursors()
+                    session.commit()
+                    self._check()
+                finally:
+                    self._is_shared = False
+                return result
 
 
-def lend_session(
-    database: Database, check_turn: Callable[[], None], function: Callable[[Any], T]
+def _keep_open(connection: object) -> None:
+    """It is the store's."""
+
+
+def call_with_session(
+    database: Database, check_transaction: Callable[[], None], function: Callable[[Any], T]
 ) -> T:
     """Call a function with a session on the connection."""
     # After a failure SQLAlchemy's own rules hold: session.rollback(), or session.begin_nested().
-    with Loan(database, check_turn, check_session_statement, isolates=False) as loan:
+    lease = ConnectionLease(
+        database, check_transaction, check_session_statement, uses_savepoints=False
+    )
+    with lease:
         if database.sessions is None:
-            database.sessions = SessionSource(database.dialect)
-        source: SessionSource = database.sessions
-        return source.run(loan, function)
+            database.sessions = SqlAlchemySessions(database)
+        sessions: SqlAlchemySessions = database.sessions
+        return sessions.call(lease, function)

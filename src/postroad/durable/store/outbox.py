@@ -15,10 +15,15 @@ from postroad.core.errors import (
     OutboxFullError,
     StreamDivergedError,
 )
-from postroad.durable.chain import extend, genesis
-from postroad.durable.config import MailConfig
-from postroad.durable.exchange import Reason, Refusal
-from postroad.durable.letters import Letter, bind_page, decode_page, split_letters
+from postroad.durable.bridges.hash_chain import extend_chain, initial_chain
+from postroad.durable.bridges.protocol import DeadLetterReason, MessageRejection
+from postroad.durable.config import DurableQueuesConfig
+from postroad.durable.stored_messages import (
+    StoredMessage,
+    decode_batch,
+    join_batch,
+    split_into_batches,
+)
 
 from .database import Database
 from .dead import DeadLetters
@@ -47,7 +52,7 @@ class Outbox:
     """Appends to and removes from the outbox of a store."""
 
     def __init__(
-        self, database: Database, store: bytes, config: MailConfig, dead: DeadLetters
+        self, database: Database, store: bytes, config: DurableQueuesConfig, dead: DeadLetters
     ) -> None:
         self.database = database
         self._store = store
@@ -74,7 +79,7 @@ class Outbox:
         return peer
 
     def _add_peer(self, name: str) -> Peer:
-        chain = genesis(self._store, 1, name)
+        chain = initial_chain(self._store, 1, name)
         rows = self.database.execute("SELECT COALESCE(MAX(id), 0) + 1 FROM postroad_peers")
         peer = Peer(rows[0][0], name, 1, 0, chain, 0, chain)
         self.database.execute(
@@ -147,13 +152,13 @@ class Outbox:
         for name, encoded in self._posted.items():
             peer = self.peer(name)
             for letters in self.split(encoded):
-                self._write_page(peer, len(letters), bind_page(letters), now_ms)
+                self._write_page(peer, len(letters), join_batch(letters), now_ms)
         self._posted.clear()
 
     def split(self, encoded: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
         """Cut letters into pages."""
         config = self._config
-        return split_letters(encoded, config.page_letters_max, config.page_bytes_max)
+        return split_into_batches(encoded, config.batch_messages_max, config.batch_bytes_max)
 
     def append_page(self, name: str, count: int, letters: bytes, now_ms: int) -> None:
         """Add a page of so many letters as it is, before what `append` adds in this commit."""
@@ -161,7 +166,7 @@ class Outbox:
 
     def _write_page(self, peer: Peer, count: int, letters: bytes, now_ms: int) -> None:
         first, last = peer.head + 1, peer.head + count
-        peer.head, peer.head_chain = last, extend(peer.head_chain, letters)
+        peer.head, peer.head_chain = last, extend_chain(peer.head_chain, letters)
         self.database.execute(
             "INSERT INTO postroad_outbox (id, last, chain, posted_ms, letters)"
             " VALUES (?, ?, ?, ?, ?)",
@@ -177,7 +182,7 @@ class Outbox:
         epoch: int,
         upto: int,
         chain: bytes,
-        refusals: Sequence[Refusal],
+        refusals: Sequence[MessageRejection],
         now_ms: int,
     ) -> None:
         """Remove what a peer has accepted; what it refused becomes dead letters of this node."""
@@ -185,7 +190,11 @@ class Outbox:
         if peer is None or peer.epoch != epoch or upto <= peer.settled:
             return
         self._check_end(peer, upto, chain)
-        self._bury(peer, [it for it in refusals if peer.settled < it.number <= upto], now_ms)
+        self._bury(
+            peer,
+            [rejection for rejection in refusals if peer.settled < rejection.number <= upto],
+            now_ms,
+        )
         self.database.execute(
             "DELETE FROM postroad_outbox WHERE id > ? AND id <= ?",
             (page_id(peer.id, 0), page_id(peer.id, upto)),
@@ -205,10 +214,10 @@ class Outbox:
                 "was posted here"
             )
 
-    def _bury(self, peer: Peer, refusals: Sequence[Refusal], now_ms: int) -> None:
+    def _bury(self, peer: Peer, refusals: Sequence[MessageRejection], now_ms: int) -> None:
         """Make dead letters of what was refused."""
         page = OutPage(0, 0, b"", None)
-        letters: Sequence[Letter] = ()
+        letters: Sequence[StoredMessage] = ()
         for refusal in refusals:
             if not page.first <= refusal.number <= page.last:
                 page = page_with(self.database, peer.id, refusal.number) or page
@@ -219,7 +228,9 @@ class Outbox:
                     peer.name, letters[index], refusal.reason, refusal.detail, now_ms
                 )
 
-    def void(self, name: str, page: OutPage, reason: Reason, detail: str, now_ms: int) -> None:
+    def void(
+        self, name: str, page: OutPage, reason: DeadLetterReason, detail: str, now_ms: int
+    ) -> None:
         """Make dead letters of a page that cannot be sent; its numbers stay."""
         peer = self.peer(name)
         if page.letters is None:
@@ -243,12 +254,12 @@ class Outbox:
         )
         peer.epoch += 1
         peer.head = peer.settled = 0
-        peer.head_chain = peer.settled_chain = genesis(self._store, peer.epoch, name)
+        peer.head_chain = peer.settled_chain = initial_chain(self._store, peer.epoch, name)
         # In this order no page ever gets the id of another one: each moves to a lower one.
         for id, last, letters in pages:
             first = peer.head + 1
             peer.head += last - id % PAGE_SPAN + 1
-            peer.head_chain = extend(peer.head_chain, b"" if letters is None else letters)
+            peer.head_chain = extend_chain(peer.head_chain, b"" if letters is None else letters)
             self.database.execute(
                 "UPDATE postroad_outbox SET id = ?, last = ?, chain = ? WHERE id = ?",
                 (page_id(peer.id, first), peer.head, peer.head_chain, id),
@@ -284,11 +295,11 @@ class Outbox:
         self.appended.clear()
 
 
-def read_letters(page: OutPage) -> Sequence[Letter]:
+def read_letters(page: OutPage) -> Sequence[StoredMessage]:
     """The letters of a page; what nobody can read any more is one letter of all its bytes."""
     if page.letters is None:
         return ()
     try:
-        return decode_page(bytes(page.letters))
+        return decode_batch(bytes(page.letters))
     except MalformedPayloadError:
-        return (Letter(0, UNREADABLE_QUEUE, bytes(page.letters), 0),)
+        return (StoredMessage(0, UNREADABLE_QUEUE, bytes(page.letters), 0),)

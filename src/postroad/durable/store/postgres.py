@@ -22,6 +22,8 @@ from .store import Store
 if TYPE_CHECKING:
     import psycopg
 
+    from .guarded_psycopg import GuardedPsycopgConnection
+
 _TYPES = {
     "id": "BIGINT PRIMARY KEY",
     "serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -100,6 +102,7 @@ class PostgresDatabase(Database):
     def __init__(self, connection: psycopg.Connection[Row], where: str) -> None:
         self._connection = connection
         self._where = where
+        self._lent: GuardedPsycopgConnection | None = None
         self._translated: dict[str, bytes] = {}
         # What is sent with the next statement: a message of its own takes longer than most do.
         self._put_off: list[str] = []
@@ -199,8 +202,12 @@ class PostgresDatabase(Database):
                 raise
 
     @property
-    def native(self) -> psycopg.Connection[Row]:
-        return self._connection
+    def lent(self) -> GuardedPsycopgConnection:
+        if self._lent is None:
+            from .guarded_psycopg import GuardedPsycopgConnection
+
+            self._lent = GuardedPsycopgConnection(self._connection)
+        return self._lent
 
     def single(self, statement: str, parameters: object) -> dict[str, Any]:
         # Where it cannot be seen that there is only one, the server looks: see execute_native.

@@ -7,8 +7,13 @@ import logging
 import msgspec
 
 from postroad.core.errors import MalformedPayloadError, StoreCorruptedError
-from postroad.durable.exchange import Refusal
-from postroad.durable.letters import NEVER_MS, Letter, decode_letter, decode_page
+from postroad.durable.bridges.protocol import MessageRejection
+from postroad.durable.stored_messages import (
+    NEVER_MS,
+    StoredMessage,
+    decode_batch,
+    decode_stored_message,
+)
 
 from .database import Database, Row
 from .rows import (
@@ -166,10 +171,10 @@ def oldest_for(database: Database, peer: int) -> int | None:
     return int(rows[0][0]) if rows else None
 
 
-def browse_outbox(database: Database, name: str, limit: int) -> list[Letter]:
+def browse_outbox(database: Database, name: str, limit: int) -> list[StoredMessage]:
     """The first letters that wait for a peer."""
     peer = find_peer(database, name)
-    letters: list[Letter] = []
+    letters: list[StoredMessage] = []
     after = 0
     while peer is not None and len(letters) < limit:
         pages = read_pages(database, peer.id, after, _PAGES_AT_ONCE)
@@ -178,7 +183,7 @@ def browse_outbox(database: Database, name: str, limit: int) -> list[Letter]:
         after = pages[-1].last
         for page in pages:
             if page.letters is not None:
-                letters.extend(decode_page(page.letters))
+                letters.extend(decode_batch(page.letters))
     return letters[:limit]
 
 
@@ -192,14 +197,14 @@ def find_stream(database: Database, sender: str, store: bytes, epoch: int) -> St
     return Stream(rows[0][0], rows[0][1], bytes(rows[0][2])) if rows else None
 
 
-def list_refusals(database: Database, stream: int, after: int) -> list[Refusal]:
+def list_refusals(database: Database, stream: int, after: int) -> list[MessageRejection]:
     """What was refused of a stream and may not be known to its sender."""
     rows = database.execute(
         "SELECT number, reason, detail FROM postroad_refusals"
         " WHERE stream = ? AND number > ? ORDER BY number",
         (stream, after),
     )
-    return [Refusal(*row) for row in rows]
+    return [MessageRejection(*row) for row in rows]
 
 
 def list_queues(database: Database) -> dict[str, tuple[int, bool]]:
@@ -223,7 +228,7 @@ def _to_in_page(queue: str, row: Row) -> InPage:
     id, sender, letters, size, ahead_ms, received_ms, done, pending = row
     page = InPage(id, queue, sender, [], size, ahead_ms, received_ms)
     try:
-        page.letters = decode_page(unseal(bytes(letters)))
+        page.letters = decode_batch(unseal(bytes(letters)))
         page.done = 0 if done is None else int.from_bytes(done)
         if page.pending != pending:
             raise StoreCorruptedError(
@@ -253,7 +258,7 @@ def read_aside(
 def _to_aside(queue: str, row: Row) -> AsideLetter | None:
     id, sender, data, due_ms, holds_key, failures, ahead_ms, received_ms, error = row
     try:
-        letter = decode_letter(unseal(bytes(data)))
+        letter = decode_stored_message(unseal(bytes(data)))
     except (StoreCorruptedError, msgspec.DecodeError) as problem:
         logger.error("letter %d of queue %r is damaged and not handled: %s", id, queue, problem)
         return None
@@ -271,9 +276,9 @@ def _to_aside(queue: str, row: Row) -> AsideLetter | None:
     )
 
 
-def browse_queue(database: Database, queue: str, limit: int) -> list[Letter]:
+def browse_queue(database: Database, queue: str, limit: int) -> list[StoredMessage]:
     """The first letters of a queue, those set aside behind the others."""
-    return [it.letter for it in browse_waiting(database, queue, limit)]
+    return [pending.letter for pending in browse_waiting(database, queue, limit)]
 
 
 def browse_waiting(database: Database, queue: str, limit: int) -> list[WaitingLetter]:
@@ -357,8 +362,8 @@ def oldest_in(database: Database, id: int, now_ms: int) -> int | None:
         " AND (failures > 0 OR due_ms <= ? OR due_ms >= ?)",
         (id, now_ms, NEVER_MS),
     )
-    found = [int(it) for (it,) in (*rows, *aside) if it is not None]
-    return min(found, default=None)
+    moments_ms = [int(moment_ms) for (moment_ms,) in (*rows, *aside) if moment_ms is not None]
+    return min(moments_ms, default=None)
 
 
 def sizes_by_sender(database: Database, id: int | None = None) -> dict[str, int]:
@@ -394,8 +399,10 @@ def list_dead(
 
 def _only(queue: str | None, reason: str | None) -> tuple[str, list[str]]:
     """What dead letters of a queue and a reason have to fulfil besides."""
-    given = [(name, it) for name, it in (("queue", queue), ("reason", reason)) if it is not None]
-    return "".join(f" AND {name} = ?" for name, _ in given), [it for _, it in given]
+    conditions = [
+        (name, value) for name, value in (("queue", queue), ("reason", reason)) if value is not None
+    ]
+    return "".join(f" AND {name} = ?" for name, _ in conditions), [value for _, value in conditions]
 
 
 def group_dead(database: Database) -> list[DeadGroup]:
@@ -441,5 +448,5 @@ def _to_dead(row: Row) -> DeadLetter:
         detail=detail,
         failures=failures,
         died_ms=died_ms,
-        letter=decode_letter(bytes(letter)),
+        letter=decode_stored_message(bytes(letter)),
     )

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from postroad.durable.letters import NEVER_MS, Letter, encode_letter, encode_page
+from postroad.durable.stored_messages import (
+    NEVER_MS,
+    StoredMessage,
+    encode_batch,
+    encode_stored_message,
+)
 
 from .database import Database
 from .queries import count_pending, sizes_by_sender
@@ -68,7 +73,7 @@ class Queues:
     def store_letters(
         self,
         sender: str,
-        letters: Sequence[Letter],
+        letters: Sequence[StoredMessage],
         ahead_ms: int,
         now_ms: int,
         *,
@@ -85,22 +90,33 @@ class Queues:
             page: what they came in, if all of them did.
             is_early: whether they may be told of before they are committed.
         """
-        by_queue: dict[str, list[Letter]] = {}
+        by_queue: dict[str, list[StoredMessage]] = {}
         for letter in letters:
-            if letter.is_plain:
+            if letter.is_fifo:
                 by_queue.setdefault(letter.queue, []).append(letter)
             else:
                 self._set_aside_new(sender, letter, ahead_ms, now_ms)
-        for queue, together in by_queue.items():
+        for together in by_queue.values():
             is_whole = page is not None and len(together) == len(letters)
-            data = page if is_whole and page is not None else encode_page(together)
-            id = self.next_id("postroad_inbox")
-            arrived = InPage(id, queue, sender, together, len(data), ahead_ms, now_ms)
+            data = page if is_whole and page is not None else encode_batch(together)
+            arrived = self.page_of(sender, together, len(data), ahead_ms, now_ms)
             if is_early:
                 self.on_arriving(arrived)
-            self._write_page(arrived, data)
+            self.store_page(arrived, data)
 
-    def _write_page(self, page: InPage, data: bytes) -> None:
+    def knows(self, queue: str) -> bool:
+        """Whether memory has the number of a queue."""
+        return self._ids is not None and queue in self._ids
+
+    def page_of(
+        self, sender: str, letters: list[StoredMessage], size: int, ahead_ms: int, now_ms: int
+    ) -> InPage:
+        """A new page of letters that are all for one queue."""
+        id = self.next_id("postroad_inbox")
+        return InPage(id, letters[0].queue, sender, letters, size, ahead_ms, now_ms)
+
+    def store_page(self, page: InPage, data: bytes) -> None:
+        """Write a page, whose letters these bytes are."""
         self.database.execute(
             "INSERT INTO postroad_inbox"
             " (id, queue, sender, size, pending, received_ms, ahead_ms, letters)"
@@ -167,8 +183,10 @@ class Queues:
             self._wake_first(self.queue_id(aside.queue), aside.letter.key, now_ms)
             self.set_aside_in[aside.queue] = None
 
-    def _set_aside_new(self, sender: str, letter: Letter, ahead_ms: int, now_ms: int) -> None:
-        due_ms = letter.due_ms + ahead_ms if letter.due_ms else now_ms
+    def _set_aside_new(
+        self, sender: str, letter: StoredMessage, ahead_ms: int, now_ms: int
+    ) -> None:
+        due_ms = letter.deliver_at_ms + ahead_ms if letter.deliver_at_ms else now_ms
         self.set_aside(
             AsideLetter(0, letter.queue, sender, letter, due_ms, False, 0, ahead_ms, now_ms)
         )
@@ -176,7 +194,7 @@ class Queues:
     def set_aside(self, aside: AsideLetter) -> None:
         """Keep a letter by itself, to have its turn when it is due."""
         aside.id = self.next_id("postroad_aside")
-        letter, data = aside.letter, seal(encode_letter(aside.letter))
+        letter, data = aside.letter, seal(encode_stored_message(aside.letter))
         self.database.execute(
             "INSERT INTO postroad_aside (id, queue, sender, key, priority, due_ms, holds_key,"
             " failures, error, received_ms, ahead_ms, letter)"
@@ -294,11 +312,11 @@ class Queues:
         for pending, data in rows:
             before = 0 if data is None else int.from_bytes(data)
             done = before | bits
-            left = pending + before.bit_count() - done.bit_count()
-            if left:
+            remaining = pending + before.bit_count() - done.bit_count()
+            if remaining:
                 self.database.execute(
                     "UPDATE postroad_inbox SET done = ?, pending = ? WHERE id = ?",
-                    (done.to_bytes((done.bit_length() + 7) // 8), left, page),
+                    (done.to_bytes((done.bit_length() + 7) // 8), remaining, page),
                 )
             else:
                 self._delete(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from postroad.durable.exchange import Refusal
-from postroad.durable.letters import Letter
+from postroad.durable.bridges.protocol import MessageRejection
+from postroad.durable.stored_messages import StoredMessage
 
 RETRIED_HEADER = "postroad-retried"
 """How often a message was a dead letter and was tried again; unless it never was."""
@@ -47,7 +47,7 @@ class Stream(msgspec.Struct):
     id: int
     watermark: int
     chain: bytes
-    refusals: list[Refusal] = []
+    refusals: list[MessageRejection] = []
     """What was refused of it and its sender may not know, by number; filled while receiving."""
 
 
@@ -57,7 +57,7 @@ class InPage(msgspec.Struct):
     id: int
     queue: str
     sender: str
-    letters: list[Letter]
+    letters: list[StoredMessage]
     size: int
     ahead_ms: int
     """By how much this node's clock was ahead of the sender's."""
@@ -77,7 +77,7 @@ class AsideLetter(msgspec.Struct):
     id: int
     queue: str
     sender: str
-    letter: Letter
+    letter: StoredMessage
     due_ms: int
     holds_key: bool
     """Whether later letters of its key wait for it."""
@@ -90,7 +90,7 @@ class AsideLetter(msgspec.Struct):
 class WaitingLetter(msgspec.Struct, frozen=True, kw_only=True):
     """A letter of a queue that is not handled, and what was tried."""
 
-    letter: Letter
+    letter: StoredMessage
     failures: int = 0
     """How often its handler has failed."""
     error: str | None = None
@@ -114,7 +114,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     failures: int
     died_ms: int
-    letter: Letter
+    letter: StoredMessage
 
     @property
     def retried(self) -> int:

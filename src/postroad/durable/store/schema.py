@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import msgspec
+
 from postroad.core.errors import StoreMismatchError
 
 from .database import Backend, Database
@@ -60,26 +64,63 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 
 
+class Schema(msgspec.Struct, frozen=True):
+    """The tables of one layer.
+
+    Attributes:
+        of: whose tables they are, for messages.
+        key: where the store keeps their version.
+        migrations: the statements that bring each version to the next; the first ones make it.
+    """
+
+    of: str
+    key: str
+    migrations: tuple[tuple[str, ...], ...]
+
+    @property
+    def newest(self) -> int:
+        """The version that this process writes."""
+        return len(self.migrations)
+
+    def version(self, database: Database) -> int:
+        """The version in a store, 0 if there is none; raises StoreMismatchError for a newer one."""
+        version = int(read_meta(database, self.key) or 0)
+        if version > self.newest:
+            raise StoreMismatchError(
+                f"the store has schema {version} of {self.of} and this version of Postroad knows "
+                f"{self.newest}: it was written by a newer one"
+            )
+        return version
+
+    def migrate(self, types: Mapping[str, str], database: Database) -> bool:
+        """Bring the tables up to date, inside a transaction; whether there was anything to do.
+
+        Raises:
+            StoreMismatchError: a newer version of Postroad made them.
+        """
+        version = self.version(database)
+        for migration in self.migrations[version:]:
+            for statement in migration:
+                database.execute(statement.format_map(types))
+        if version == self.newest:
+            return False
+        write_meta(database, self.key, str(self.newest))
+        return True
+
+
+QUEUES = Schema("queues", "schema", MIGRATIONS)
+
+
 def migrate(backend: Backend, database: Database) -> None:
-    """Bring the tables up to date; a newer store is refused. Runs inside a transaction."""
+    """Bring the store's own tables up to date; a newer store is refused."""
     database.execute(
         "CREATE TABLE IF NOT EXISTS postroad_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
     )
-    version = int(read_meta(database, "schema") or 0)
-    if version > len(MIGRATIONS):
-        raise StoreMismatchError(
-            f"the store has schema {version} and this version of Postroad knows "
-            f"{len(MIGRATIONS)}: it was written by a newer one"
-        )
-    for migration in MIGRATIONS[version:]:
-        for statement in migration:
-            database.execute(statement.format_map(backend.types))
-    if version < len(MIGRATIONS):
+    if QUEUES.migrate(backend.types, database):
         # Processes of another version that still run commit nothing more.
         database.execute(
             "UPDATE postroad_meta SET value = value || ' +' WHERE name LIKE 'commits.%'"
         )
-        write_meta(database, "schema", str(len(MIGRATIONS)))
 
 
 def read_meta(database: Database, name: str) -> str | None:

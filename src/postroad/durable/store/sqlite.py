@@ -22,8 +22,8 @@ from postroad.core.errors import (
 from postroad.net.owned_files import check_file, make_private_directory
 
 from .database import Backend, Database, Row
+from .guarded_sqlite import GuardedSqliteConnection, unguarded
 from .store import Store
-from .vetting import WatchedConnection
 
 logger = logging.getLogger("postroad.durable")
 
@@ -104,12 +104,13 @@ class SqliteDatabase(Database):
     aborts_on_error = False
     dialect = "sqlite"
 
-    def __init__(self, connection: WatchedConnection, where: str) -> None:
-        self._connection = connection
+    def __init__(self, connection: GuardedSqliteConnection, where: str) -> None:
+        self._lent = connection
+        self._connection = unguarded(connection)
         self._where = where
         # One for all statements but those with many rows, which may come from another statement:
         # to make it takes as long as to run a short one.
-        self._cursor = connection.cursor()
+        self._cursor = self._connection.cursor()
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         # Not by a context, which costs time even if nothing fails.
@@ -128,7 +129,7 @@ class SqliteDatabase(Database):
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         with NamingFailures(self._where):
-            self._connection.executemany(statement, rows)
+            self._connection.cursor().executemany(statement, rows)
 
     def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         parameters = () if parameters is None else parameters
@@ -136,7 +137,7 @@ class SqliteDatabase(Database):
             return self.execute(statement, parameters)
 
     def watching(self, statement: str) -> AbstractContextManager[None]:
-        return self._connection.watching(statement)
+        return self._lent._guard.of(statement)
 
     def flush(self) -> None:
         """Nothing is ever put off."""
@@ -159,8 +160,8 @@ class SqliteDatabase(Database):
         self.execute("RELEASE SAVEPOINT postroad_turn")
 
     @property
-    def native(self) -> sqlite3.Connection:
-        return self._connection
+    def lent(self) -> GuardedSqliteConnection:
+        return self._lent
 
     def single(self, statement: str, parameters: object) -> dict[str, Any]:
         # It never takes two.
@@ -326,7 +327,7 @@ class SqliteBackend(Backend):
                 timeout=_BUSY_S,
                 isolation_level=None,
                 check_same_thread=False,
-                factory=WatchedConnection,
+                factory=GuardedSqliteConnection,
             )
         return SqliteDatabase(connection, where)
 

@@ -19,7 +19,7 @@ from postroad.core.errors import (
     StoreUnavailableError,
     UsageError,
 )
-from postroad.durable.config import MailConfig
+from postroad.durable.config import DurableQueuesConfig, decode_config
 
 from .audience import Audience
 from .database import Backend, Database, close_quietly
@@ -51,7 +51,7 @@ class Store:
         self._backend = backend
         # Makes threads that fit the event loop: so many, of that name.
         self.make_threads = make_threads
-        self.config = MailConfig()
+        self.config = DurableQueuesConfig()
         # Set by open.
         self.id = b""
         self.owner = ""
@@ -73,7 +73,7 @@ class Store:
     async def open(
         self,
         owner: str | None = None,
-        config: MailConfig | None = None,
+        config: DurableQueuesConfig | None = None,
         *,
         role: str = NODE,
         take_over: bool = False,
@@ -124,7 +124,7 @@ class Store:
         self._shut_down()
 
     def _open(
-        self, owner: str | None, config: MailConfig | None, role: str, take_over: bool
+        self, owner: str | None, config: DurableQueuesConfig | None, role: str, take_over: bool
     ) -> None:
         if owner is None and not self._backend.exists():
             raise StoreMismatchError(f"store {self._backend} was never used by a node")
@@ -160,7 +160,7 @@ class Store:
             self._backend.note(ledger.role, ledger.commits)
 
     def _prepare(
-        self, database: Database, owner: str | None, config: MailConfig | None, role: str
+        self, database: Database, owner: str | None, config: DurableQueuesConfig | None, role: str
     ) -> None:
         """Bring the tables up to date, and see whose they are; one process at a time."""
         database.begin()
@@ -177,18 +177,18 @@ class Store:
 
     def _claim(self, database: Database, owner: str | None) -> tuple[bytes, str]:
         """The identity and owner of this store; refuses a store of another node."""
-        id, known = read_meta(database, "store"), read_meta(database, "owner")
+        id, recorded_owner = read_meta(database, "store"), read_meta(database, "owner")
         if id is None:
             if owner is None:
                 raise StoreMismatchError(f"store {self._backend} was never used by a node")
-            id, known = os.urandom(16).hex(), owner
+            id, recorded_owner = os.urandom(16).hex(), owner
             write_meta(database, "store", id)
             write_meta(database, "owner", owner)
-        elif owner is not None and known != owner:
+        elif owner is not None and recorded_owner != owner:
             raise StoreMismatchError(
-                f"store {self._backend} belongs to node {known!r}, and this one is {owner!r}"
+                f"store {self._backend} belongs to node {recorded_owner!r}, not to {owner!r}"
             )
-        return bytes.fromhex(id), known or ""
+        return bytes.fromhex(id), recorded_owner or ""
 
     async def close(self) -> None:
         """Commit what was submitted, and let the store go."""
@@ -360,16 +360,16 @@ class Store:
         return f"<{type(self).__name__} {self._backend} {state}>"
 
 
-def _configure(database: Database, config: MailConfig | None) -> MailConfig:
+def _configure(database: Database, config: DurableQueuesConfig | None) -> DurableQueuesConfig:
     """Remember what a node wants, for others who open its store without saying anything."""
     if config is not None:
         write_meta(database, "config", msgspec.json.encode(config).decode())
         return config
     remembered = read_meta(database, "config")
     if remembered is None:
-        return MailConfig()
+        return DurableQueuesConfig()
     try:
-        return msgspec.json.decode(remembered, type=MailConfig)
+        return decode_config(remembered)
     except (msgspec.DecodeError, ConfigError) as error:
         logger.warning("the store's own settings are not used: %s", error)
-        return MailConfig()
+        return DurableQueuesConfig()

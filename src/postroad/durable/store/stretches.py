@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from postroad.durable.letters import Letter, decode_letter, decode_page
+from postroad.durable.stored_messages import StoredMessage, decode_batch, decode_stored_message
 
 from .database import Database
 from .seals import unseal
@@ -40,7 +40,7 @@ class AsideStretch(msgspec.Struct, frozen=True, tag="asides"):
 
 
 Stretch: TypeAlias = PageStretch | AsideStretch
-Bundle: TypeAlias = tuple[str, list[Letter]]
+Bundle: TypeAlias = tuple[str, list[StoredMessage]]
 """A sender, and letters of it that are in a row."""
 
 
@@ -61,7 +61,7 @@ def _read_pages(database: Database, stretch: PageStretch) -> list[Bundle]:
         (
             sender,
             unfinished(
-                decode_page(unseal(bytes(letters))),
+                decode_batch(unseal(bytes(letters))),
                 0 if done is None else int.from_bytes(done),
                 stretch.start,
                 stretch.stop,
@@ -72,25 +72,27 @@ def _read_pages(database: Database, stretch: PageStretch) -> list[Bundle]:
 
 
 def unfinished(
-    letters: list[Letter], done: int, start: int = 0, stop: int | None = None
-) -> list[Letter]:
+    letters: list[StoredMessage], done: int, start: int = 0, stop: int | None = None
+) -> list[StoredMessage]:
     """Those letters of a page, from one index to another, that are not done with."""
     if not done:
         return letters if start == 0 and stop is None else letters[start:stop]
-    wanted = enumerate(letters[start:stop], start)
-    return [letter for index, letter in wanted if not done >> index & 1]
+    selected = enumerate(letters[start:stop], start)
+    return [letter for index, letter in selected if not done >> index & 1]
 
 
 def _read_asides(database: Database, stretch: AsideStretch) -> list[Bundle]:
-    found: list[Bundle] = []
+    bundles: list[Bundle] = []
     for id in stretch.ids:
         rows = database.execute(
             "SELECT sender, letter FROM postroad_aside"
             " WHERE id = ? AND queue = ? AND received_ms <= ?",
             (id, stretch.queue, stretch.received_ms),
         )
-        found += ((sender, [decode_letter(unseal(bytes(letter)))]) for sender, letter in rows)
-    return found
+        bundles += (
+            (sender, [decode_stored_message(unseal(bytes(letter)))]) for sender, letter in rows
+        )
+    return bundles
 
 
 def last_page(database: Database, stretch: PageStretch) -> int | None:

@@ -14,10 +14,9 @@ import msgspec
 from postroad.core.errors import PostroadError, StoreError, TransactionAbortedError, UsageError
 
 from .database import Database, Row, check_in_transaction, savepoint
-from .guarded import lend
+from .guarded_connection import call_with_connection, check_statement
 from .ledger import Ledger
-from .orm import lend_session
-from .statements import check_statement
+from .orm import call_with_session
 from .threads import Thread
 from .units import Unit
 
@@ -121,8 +120,8 @@ def check_not_inside(store: object, but: Scope | None = None) -> None:
         if scope is not but and scope.store is store and scope.has_begun:
             raise UsageError(
                 "this would wait for the transaction it is called in, which everybody waits for: "
-                "do it before the first statement, or when the transaction is over; to post, use "
-                "tx.post or pass tx=tx, and what a handler shall do afterwards can be posted too"
+                "do it before the first statement, or when the transaction is over; to send, use "
+                "tx.send or pass tx=tx, and what a handler shall do afterwards can be sent too"
             )
 
 
@@ -189,14 +188,16 @@ class Turn:
         """
         self._check()
         context = copy_context()
-        return await self._finish(self._thread.run(self._run_function, lend, context, function))
+        return await self._finish(
+            self._thread.run(self._run_function, call_with_connection, context, function)
+        )
 
     async def call_with_session(self, function: Callable[[Any], T]) -> T:
         """The same with a session of SQLAlchemy on the connection."""
         self._check()
         context = copy_context()
         return await self._finish(
-            self._thread.run(self._run_function, lend_session, context, function)
+            self._thread.run(self._run_function, call_with_session, context, function)
         )
 
     def _check(self) -> None:
@@ -257,10 +258,10 @@ class Turn:
         if not self.granted.done():
             self.granted.set_exception(error)
 
-    async def run(self) -> None:
-        """Let the user work, and do or undo what it did."""
+    async def run(self) -> bool:
+        """Let the user work; whether `close` is to be called then."""
         if self._ended.done() or self.granted.done():
-            return
+            return False
         self.granted.set_result(None)
         timer = asyncio.get_running_loop().call_later(self._transaction_s, self._lose)
         try:
@@ -275,7 +276,7 @@ class Turn:
                 await asyncio.wait((self._statement,))
             # Its caller hears of what went wrong with it.
             self._statement.exception()
-        await self._thread.run(self._close)
+        return True
 
     def _lose(self) -> None:
         """It took too long."""
@@ -283,7 +284,8 @@ class Turn:
             self.is_lost = True
             self._ended.set_result(None)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Do or undo what the user did, in the thread of the store."""
         database, unit = self._ledger.database, self.unit
         if self._has_savepoint:
             self._check_whole(database, unit)

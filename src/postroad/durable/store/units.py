@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from .ledger import Ledger
+from .rows import InPage
 
 T = TypeVar("T")
+
+logger = logging.getLogger("postroad.durable")
 
 
 class Unit(ABC):
@@ -31,6 +35,14 @@ class Unit(ABC):
     @abstractmethod
     def apply(self, ledger: Ledger) -> None:
         """Make the change, in the thread of the store; may raise only if nothing was changed."""
+
+    def prepare(self, ledger: Ledger) -> InPage | None:
+        """Find out on the event loop what is certain to be stored, so that it is told at once.
+
+        Called when it is submitted, if nothing else is being committed or waits for that: until its
+        own commit nobody else uses the ledger, whose memory may be read and whose numbers be taken.
+        """
+        return None
 
     def refuse(self, error: Exception) -> None:
         """Hear, in the thread of the store, that the statements it belongs to cannot be kept."""
@@ -60,6 +72,15 @@ class Work(Unit, Generic[T]):
             self.done.set_result(self._result)
         elif error is not None:
             tell(self.done, error)
+
+
+def settle(units: Sequence[Unit], error: Exception | None) -> None:
+    """Tell each unit what came of it: its own error, or that of all of them."""
+    for unit in units:
+        try:
+            unit.settle(unit.error or error)
+        except Exception:
+            logger.exception("%s could not be told what came of it", type(unit).__name__)
 
 
 def tell(done: asyncio.Future[Any], error: Exception | None) -> None:

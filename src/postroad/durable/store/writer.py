@@ -22,15 +22,15 @@ from postroad.core.errors import (
     TransactionAbortedError,
 )
 from postroad.core.timing import backoff
-from postroad.durable.config import MailConfig
+from postroad.durable.config import DurableQueuesConfig
 
 from .audience import Audience
 from .database import Backend, close_quietly
+from .early_pages import EarlyPages
 from .ledger import Displaced, Ledger, News
-from .rows import InPage
 from .threads import Thread
 from .turn import Turn
-from .units import Unit
+from .units import Unit, settle
 
 logger = logging.getLogger("postroad.durable")
 
@@ -43,6 +43,8 @@ _LAZY_S = 0.05
 # A round is committed after so many transactions or so much time, however many more there are.
 _TURNS_MAX = 256
 _ROUND_S = 0.02
+# Iterations of the event loop from the end of a transaction to the start of the next handler: two.
+_YIELDS = 4
 _RECONNECT_FIRST_S = 0.05
 _RECONNECT_MAX_S = 2.0
 
@@ -56,16 +58,15 @@ class Writer:
         thread: Thread,
         ledger: Ledger,
         audience: Audience,
-        config: MailConfig,
+        config: DurableQueuesConfig,
     ) -> None:
         self._backend = backend
         self._thread = thread
         self._ledger = ledger
-        ledger.queues.on_arriving = self._announce
         self._audience = audience
-        self._bytes_max = config.unwritten_bytes_max
+        self._bytes_max = config.write_queue_bytes_max
         self._lock_s = config.lock_timeout_s
-        self._transaction_s = config.transaction_s
+        self._transaction_s = config.transaction_timeout_s
         self._loop = asyncio.get_running_loop()
         self.create_future = self._loop.create_future
         # Whether more may be submitted.
@@ -83,14 +84,8 @@ class Writer:
         self._is_closing = False
         # Whether the round has come so far that only the database knows how it ends.
         self._is_committing = False
-        # Whether the last round was committed; after one that was not, nothing is told early.
-        self._is_sound = True
-        # Pages of this round that were told of before their commit.
-        self._arriving: list[InPage] = []
-        # Queues whose letters are handled as soon as they are told of, and whether this round has
-        # any: then it waits for that, and one commit does for both.
-        self.prompt: set[str] = set()
-        self._is_awaited = False
+        self.early = EarlyPages(audience, self._loop)
+        ledger.queues.on_arriving = self.early.announce
         self.commits = 0
         # Resolved when nothing can be committed any more, with the reason.
         self.ended: asyncio.Future[StoreError] = self._loop.create_future()
@@ -109,7 +104,7 @@ class Writer:
         """
         if self._is_over:
             # Whoever submits expects to be told, not to be raised at.
-            self._loop.call_soon(self._settle, (unit,), self.ended.result())
+            self._loop.call_soon(settle, (unit,), self.ended.result())
             return
         if self._is_closing:
             raise NotRunningError("the store is closed")
@@ -118,9 +113,21 @@ class Writer:
             if self._lazy_timer is None:
                 self._lazy_timer = self._loop.call_later(_LAZY_S, self._on_lazy_time)
             return
+        page = unit.prepare(self._ledger) if self._is_idle else None
         self._waiting.append(unit)
         self.grow(unit.size)
-        self._work.set()
+        if page is None:
+            self._work.set()
+        else:
+            # The commit begins when what follows from it at once was submitted too.
+            self.early.announce_at_once(page)
+            self._loop.call_soon(self._work.set)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether nothing comes before what is submitted now, nor uses the ledger until then."""
+        is_free = not self._waiting and not self._turns and not self.round.locked()
+        return is_free and self.early.is_trusted
 
     def check(self) -> None:
         """Raise the reason if the store has ended for good."""
@@ -230,23 +237,23 @@ class Writer:
             else:
                 news = await self._commit_quickly(units)
         except Displaced as displaced:
-            self._withdraw()
+            self.early.withdraw()
             await self._end(displaced.failure)
-            self._settle(units, displaced.failure)
+            settle(units, displaced.failure)
         except StoreError as error:
-            self._withdraw()
+            self.early.withdraw()
             await self._clear_up(units, error)
         except TransactionAbortedError as error:
             # Of a turn: what has no statements is done again, the others are told to begin again.
             logger.warning("transactions that share a commit begin again: %s", error)
-            self._withdraw()
+            self.early.withdraw()
             await self._isolate(units, error)
         except Exception as error:
             logger.exception("a commit failed, but not for a reason of the database")
-            self._withdraw()
+            self.early.withdraw()
             await self._isolate(units, error)
         else:
-            self._is_sound = True
+            self.early.confirm()
             self._report(units, news)
 
     def _take(self) -> list[Unit]:
@@ -267,7 +274,7 @@ class Writer:
 
     def _commit_unless_awaited(self, units: Sequence[Unit]) -> News | None:
         self._begin_with(units)
-        if self._is_awaited:
+        if self.early.is_awaited:
             return None
         return self._commit_rest(units, ())
 
@@ -277,43 +284,67 @@ class Writer:
         return self._finish(units)
 
     def _begin_with(self, units: Sequence[Unit]) -> None:
-        self._begin()
+        self._is_committing = False
+        self.early.begin_round()
+        self._ledger.begin(time.time_ns() // 1_000_000)
         self._apply(units)
 
     def _commit(self, units: Sequence[Unit]) -> News:
-        self._begin()
-        return self._commit_rest(units, units)
+        self._begin_with(units)
+        return self._commit_rest(units, ())
 
     async def _commit_slowly(self, units: list[Unit]) -> News:
         """The same in steps, where transactions of users or a slow disk come between."""
         await self._thread.run(self._begin_with, units)
-        await self._give_turns(units)
+        last, more = await self._give_turns(units)
         if not self._backend.sync_s:
-            return await self._thread.run(self._commit_rest, units, ())
+            return await self._thread.run(self._close_and_commit, last, more, units)
+        await self._thread.run(self._close, last, more)
         await self._thread.run(self._seal, units)
         await asyncio.sleep(self._backend.sync_s)
         return await self._thread.run(self._finish, units)
 
-    async def _give_turns(self, units: list[Unit]) -> None:
+    async def _give_turns(self, units: list[Unit]) -> tuple[Turn | None, list[Unit]]:
+        """Let users work; the turn that is to be closed and what is to be done with the commit."""
         until = self._loop.time() + _ROUND_S
+        ended: Turn | None = None
         for _ in range(_TURNS_MAX):
             # Whatever was submitted before a turn comes before it.
-            while more := self._take():
+            while (more := self._take()) or ended is not None:
                 units += more
-                await self._thread.run(self._apply, more)
+                if not self._turns or self._loop.time() >= until:
+                    return ended, more
+                await self._thread.run(self._close, ended, more)
+                ended = None
             if not self._turns or self._loop.time() >= until:
-                return
+                break
             turn = self._turns.popleft()
             try:
-                await turn.run()
+                if await turn.run():
+                    ended = turn
+                    await self._let_next_begin()
             finally:
                 if turn.unit is not None:
                     units.append(turn.unit)
+        return ended, []
 
-    def _begin(self) -> None:
-        self._is_committing = self._is_awaited = False
-        self._arriving = []
-        self._ledger.begin(time.time_ns() // 1_000_000)
+    async def _let_next_begin(self) -> None:
+        """Have who waited for the end of a turn, as the next message of a key, share the commit."""
+        for _ in range(_YIELDS):
+            if self._turns:
+                return
+            await asyncio.sleep(0)
+
+    def _close(self, turn: Turn | None, more: Sequence[Unit]) -> None:
+        if turn is not None:
+            turn.close()
+        self._apply(more)
+
+    def _close_and_commit(
+        self, turn: Turn | None, more: Sequence[Unit], units: Sequence[Unit]
+    ) -> News:
+        self._close(turn, more)
+        return self._commit_rest(units, ())
 
     def _apply(self, units: Sequence[Unit]) -> None:
         for unit in units:
@@ -324,18 +355,6 @@ class Writer:
             except PostroadError as error:
                 # It refused before it changed anything.
                 unit.error = error
-
-    def _announce(self, page: InPage) -> None:
-        """Tell of a page whose commit is under way."""
-        if self._is_sound:
-            self._arriving.append(page)
-            self._is_awaited |= page.queue in self.prompt
-            self._loop.call_soon_threadsafe(self._audience.on_arriving, page)
-
-    def _withdraw(self) -> None:
-        """Take back what was told of a round that failed, before anything follows from it."""
-        self._is_sound = False
-        self._audience.on_withdrawn(self._arriving)
 
     def _seal(self, units: Sequence[Unit]) -> None:
         self._ledger.seal()
@@ -355,7 +374,7 @@ class Writer:
         # News first: whoever hears that its message is kept may look for it at once.
         if not news.is_none:
             self._audience.on_news(news)
-        self._settle(units, None)
+        settle(units, None)
         AFTER_REPORT.hit(units=units)
 
     # When something fails.
@@ -368,24 +387,24 @@ class Writer:
             return
         for unit in units:
             if self.ended.done():
-                self._settle([unit], self.ended.result())
+                settle([unit], self.ended.result())
                 continue
             # It is the only one that may have failed, unless a turn has undone what others did.
             is_guilty = len(units) == 1 and not isinstance(error, TransactionAbortedError)
             if unit.error is not None or unit.has_statements or is_guilty:
-                self._settle([unit], error)
+                settle([unit], error)
                 continue
             try:
                 news = await self._thread.run(self._commit, [unit])
             except Displaced as displaced:
                 await self._end(displaced.failure)
-                self._settle([unit], displaced.failure)
+                settle([unit], displaced.failure)
             except StoreError as failure:
                 await self._clear_up([unit], failure)
             except Exception as failure:
                 news_after_all = await self._roll_back_or_reconnect()
                 if news_after_all is None:
-                    self._settle([unit], self._reason(failure))
+                    settle([unit], self._reason(failure))
                 else:
                     self._report([unit], news_after_all)
             else:
@@ -404,12 +423,10 @@ class Writer:
         if news is not None:
             self._report(units, news)
         elif self.ended.done():
-            self._settle(units, self.ended.result())
-        elif self._is_closing:
-            self._refuse(
-                units, StoreUnavailableError(f"closed before the outcome was known: {error}")
-            )
+            settle(units, self.ended.result())
         else:
+            if self._is_closing:
+                error = StoreUnavailableError(f"closed before the outcome was known: {error}")
             self._refuse(units, error)
 
     def _reason(self, failure: Exception) -> Exception:
@@ -417,15 +434,8 @@ class Writer:
 
     def _refuse(self, units: Sequence[Unit], error: StoreError) -> None:
         logger.warning("nothing could be committed: %s", error)
-        self._settle(units, error)
+        settle(units, error)
         self._refuse_turns(error)
-
-    def _settle(self, units: Sequence[Unit], error: Exception | None) -> None:
-        for unit in units:
-            try:
-                unit.settle(unit.error or error)
-            except Exception:
-                logger.exception("%s could not be told what came of it", type(unit).__name__)
 
     def _refuse_turns(self, error: StoreError) -> None:
         while self._turns:
@@ -467,7 +477,8 @@ class Writer:
                 return news
 
     def _refuse_all(self, error: StoreError) -> None:
-        self._settle(self._take(), error)
+        self.early.withdraw_any()
+        settle(self._take(), error)
         self._refuse_turns(error)
 
     async def _end(self, failure: StoreError) -> None:

@@ -1,0 +1,403 @@
+"""Delivers the outbox of one peer, and removes what the peer has accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from postroad.core import Address
+from postroad.core import fault_points as faults
+from postroad.core.errors import (
+    FencedError,
+    MessageTooLargeError,
+    PostroadError,
+    SenderStateLostError,
+    StoreUnavailableError,
+    StreamMismatchError,
+)
+from postroad.core.timing import backoff
+from postroad.durable.bridges.control import BridgeStatus
+from postroad.durable.bridges.outbox_ack import OutboxAckMutation
+from postroad.durable.bridges.protocol import (
+    DeadLetterReason,
+    MessageRejection,
+    StreamAck,
+    StreamOpen,
+    WindowStatus,
+    check_version,
+    decode_stream_message,
+    encode,
+)
+from postroad.durable.bridges.send_window import (
+    BridgeSendWindow,
+    StreamIdentity,
+    check_stream_consistency,
+    new_rejections,
+)
+from postroad.durable.config import DurableQueuesConfig
+from postroad.durable.names import DELIVER, OFFER
+from postroad.durable.store import Store
+from postroad.durable.store import queries as query
+from postroad.durable.store.rows import OutPage, Peer
+from postroad.net import MessagingService
+
+logger = logging.getLogger("postroad.durable")
+
+BEFORE_SEND = faults.declare_fault_point("durable.bridge.before_send")
+AFTER_SEND = faults.declare_fault_point("durable.bridge.after_send")
+ACCEPTED = faults.declare_fault_point("durable.bridge.accepted")
+
+_PAGES_AT_ONCE = 8
+# Pages that were committed a moment ago are sent without being read back, up to so many bytes.
+_HOT_BYTES_MAX = 1024 * 1024
+# A stream that was refused is offered again from time to time: the other side may have decided.
+_REFUSED_S = 60.0
+
+
+class BridgeState(enum.StrEnum):
+    """What a bridge is doing."""
+
+    IDLE = "idle"
+    OPENING = "opening"
+    SENDING = "sending"
+    BACKOFF = "backoff"
+    MISMATCH = "mismatch"
+    PAUSED = "paused"
+
+
+class Bridge:
+    """One bridge: from the outbox of this node's store to one peer."""
+
+    def __init__(
+        self,
+        service: MessagingService,
+        store: Store,
+        config: DurableQueuesConfig,
+        peer: str,
+        target: Address,
+        token: int,
+        on_fenced: Callable[[FencedError], None],
+    ) -> None:
+        self.peer = peer
+        self.target = target
+        self.state = BridgeState.IDLE
+        self.last_error: str | None = None
+        self.sent = 0
+        self._service = service
+        self._store = store
+        self._config = config
+        self._token = token
+        self._failures = 0
+        # Pages that follow one another and were not sent yet.
+        self._recent: deque[OutPage] = deque()
+        self._recent_bytes = 0
+        # Whether the store may have pages to be sent that are not among those.
+        self._may_have_more = True
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._retry_now = asyncio.Event()
+        self._is_stale = False
+        self._is_paused = False
+        # Whether several pages together are too much for the peer's connections.
+        self._sends_single_batches = False
+        self._on_fenced = on_fenced
+        # Number up to which everything is durably removed here, and what was refused after it.
+        self._epoch = self._acked = 0
+        self._rejections: list[MessageRejection] = []
+        self._windows: deque[asyncio.Task[bytes]] = deque()
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"postroad bridge to {peer}"
+        )
+
+    # What it is told.
+
+    def on_batches(self, pages: Sequence[OutPage]) -> None:
+        """Pages were committed."""
+        for page in pages:
+            if self._recent and self._recent[-1].last + 1 != page.first:
+                self._clear_recent()
+            if self._recent_bytes + page.size <= _HOT_BYTES_MAX or not self._recent:
+                self._recent.append(page)
+                self._recent_bytes += page.size
+            else:
+                self._may_have_more = True
+        self._wake.set()
+
+    def wake(self) -> None:
+        """There may be mail, or the peer may be back."""
+        self._may_have_more = True
+        self._wake.set()
+        self._retry_now.set()
+
+    def set_target(self, target: Address) -> None:
+        """The peer is somewhere else now."""
+        if target != self.target:
+            self.target = target
+            self._failures = 0
+            self._is_stale = True
+        self.wake()
+
+    def reload(self) -> None:
+        """What waits was changed in the store: read it again."""
+        self._clear_recent()
+        self._is_stale = True
+        self.wake()
+
+    def _clear_recent(self) -> None:
+        self._recent.clear()
+        self._recent_bytes = 0
+        self._may_have_more = True
+
+    async def close(self) -> None:
+        """Stop; what is on its way may arrive, and is sent again by the next bridge."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # Running.
+
+    async def _run(self) -> None:
+        while True:
+            self.state = BridgeState.PAUSED if self._is_paused else BridgeState.IDLE
+            await self._wake.wait()
+            self._wake.clear()
+            self._retry_now.clear()
+            try:
+                has_more = await self._run_stream()
+            except FencedError as error:
+                self._log_error(error, logging.ERROR)
+                self._on_fenced(error)
+                return
+            except StreamMismatchError as error:
+                self._log_error(error, logging.ERROR)
+                self.state = BridgeState.MISMATCH
+                await self._pause(_REFUSED_S)
+            except PostroadError as error:
+                self._log_error(error)
+                await self._back_off()
+            except Exception:
+                logger.exception("bridge to %s failed unexpectedly", self.peer)
+                await self._back_off()
+            else:
+                if not has_more:
+                    continue
+            finally:
+                await self._cancel_windows()
+            self._wake.set()
+
+    def _log_error(self, error: Exception, level: int = logging.DEBUG) -> None:
+        if str(error) != self.last_error:
+            self.last_error = str(error)
+            logger.log(level, "bridge to %s: %s", self.peer, error)
+
+    async def _back_off(self) -> None:
+        self._failures += 1
+        self.state = BridgeState.BACKOFF
+        await self._pause(
+            backoff(
+                self._failures,
+                initial_delay_s=self._config.bridge_initial_delay_s,
+                max_delay_s=self._config.bridge_max_delay_s,
+                jitter=random.random(),
+            )
+        )
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless there is news of the peer since the last attempt began."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._retry_now.wait()
+        except TimeoutError:
+            return
+
+    async def _cancel_windows(self) -> None:
+        """Give up on windows that were not answered."""
+        windows, self._windows = self._windows, deque()
+        for window in windows:
+            window.cancel()
+        await asyncio.gather(*windows, return_exceptions=True)
+
+    async def _run_stream(self) -> bool:
+        """Agree with the peer on where things are, then send until something goes wrong.
+
+        Returns whether there is more to be sent.
+        """
+        self._is_stale = False
+        peer = await self._store.read(query.find_peer, self.peer)
+        self._is_paused = peer is not None and peer.is_paused
+        if peer is None or self._is_paused or peer.head == peer.settled:
+            return False
+        self.state = BridgeState.OPENING
+        course = StreamIdentity(
+            peer=self.peer, store=self._store.id, epoch=peer.epoch, token=self._token
+        )
+        answer = await self._open_stream(course, peer)
+        self._epoch, self._acked, self._rejections = peer.epoch, peer.settled, []
+        self._submit_ack(course, answer, peer.settled)
+        outflow = BridgeSendWindow(course, self._config, answer)
+        # What was sent before and is not accepted is sent again.
+        self._may_have_more = True
+        while not self._is_stale:
+            await self._send_more(outflow, peer)
+            if self._windows and self._windows[0].done():
+                if self._on_ack(outflow, course):
+                    # There is room for more now.
+                    continue
+                if outflow.is_full:
+                    await self._wait_for_credit()
+                else:
+                    # It lost sight of this node; should it do so again, not at once.
+                    await self._back_off()
+                return True
+            if not self._windows and outflow.available_bytes <= 0:
+                await self._wait_for_credit()
+                return True
+            self.state = BridgeState.SENDING if self._windows else BridgeState.IDLE
+            await self._wake.wait()
+            self._wake.clear()
+        if self.last_error is not None:
+            await self._back_off()
+        return True
+
+    async def _wait_for_credit(self) -> None:
+        self.last_error = f"{self.peer!r} has no room for more"
+        await self._back_off()
+
+    async def _open_stream(self, course: StreamIdentity, peer: Peer) -> StreamAck:
+        offer = StreamOpen(course.store, course.epoch, course.token, peer.settled)
+        reply = await self._service.request(
+            self.target,
+            OFFER,
+            encode(offer),
+            timeout=self._config.open_timeout_s,
+            peer=self.peer,
+        )
+        answer = decode_stream_message(StreamAck, reply)
+        check_version(answer.version)
+        self._check_status(answer)
+        now, chain = await self._store.read(query.peer_and_chain, self.peer, answer.watermark)
+        if now.epoch != peer.epoch:
+            raise StoreUnavailableError("a new epoch was started meanwhile")
+        check_stream_consistency(now, answer, chain)
+        return answer
+
+    def _check_status(self, answer: StreamAck) -> None:
+        if answer.status is WindowStatus.FENCED:
+            raise SenderStateLostError(
+                f"{self.peer!r} has heard from a later bridge manager of this store: if there is "
+                "none, this store is an old copy; decide what to do with the mail that waits, "
+                "then start a new epoch"
+            )
+
+    async def _send_more(self, outflow: BridgeSendWindow, peer: Peer) -> None:
+        """Send what may be sent."""
+        while outflow.available_bytes > 0:
+            pages = outflow.select_batches(await self._next_batches(outflow, peer))
+            if not pages:
+                return
+            await self._send(outflow, pages[:1] if self._sends_single_batches else pages)
+
+    async def _next_batches(self, outflow: BridgeSendWindow, peer: Peer) -> Sequence[OutPage]:
+        """Pages after those that are sent, from memory or from the store."""
+        hot = self._recent
+        while hot and hot[0].last <= outflow.sent:
+            self._recent_bytes -= hot.popleft().size
+        if hot and hot[0].first == outflow.sent + 1:
+            return list(hot)
+        if not hot and not self._may_have_more:
+            return ()
+        # What is committed from here on is told.
+        self._may_have_more = False
+        epoch, pages = await self._store.read(
+            query.read_pages_of_epoch, peer.id, outflow.sent, _PAGES_AT_ONCE
+        )
+        if epoch != peer.epoch:
+            self.reload()
+            return ()
+        self._may_have_more |= bool(pages)
+        return pages
+
+    async def _send(self, outflow: BridgeSendWindow, pages: Sequence[OutPage]) -> None:
+        BEFORE_SEND.hit(peer=self.peer, first=pages[0].first)
+        window = outflow.next_window(pages, self._acked, time.time_ns() // 1_000_000)
+        payload = encode(window)
+        delivery = asyncio.ensure_future(self._deliver(payload, pages))
+        delivery.add_done_callback(self._on_delivery)
+        self._windows.append(delivery)
+        # Let it be written, so that windows stay in order.
+        await asyncio.sleep(0)
+        AFTER_SEND.hit(peer=self.peer, first=pages[0].first)
+
+    def _on_delivery(self, delivery: asyncio.Future[bytes]) -> None:
+        self._wake.set()
+
+    async def _deliver(self, payload: bytes, pages: Sequence[OutPage]) -> bytes:
+        try:
+            return await self._service.request(
+                self.target,
+                DELIVER,
+                payload,
+                timeout=self._config.window_timeout_s,
+                peer=self.peer,
+            )
+        except MessageTooLargeError as error:
+            if len(pages) == 1:
+                await self._dead_letter_batch(pages[0], error)
+            self._sends_single_batches = True
+            raise
+
+    async def _dead_letter_batch(self, page: OutPage, error: MessageTooLargeError) -> None:
+        """Make dead letters of a page that is too large for the peer's connections."""
+        await self._store.write(
+            lambda ledger: ledger.outbox.void(
+                self.peer, page, DeadLetterReason.TOO_LARGE, error.detail, ledger.now_ms
+            )
+        )
+        self._clear_recent()
+        self._failures = 0
+
+    def _on_ack(self, outflow: BridgeSendWindow, course: StreamIdentity) -> bool:
+        """Take the answer to the oldest window; False if one must begin again."""
+        answer = decode_stream_message(StreamAck, self._windows.popleft().result())
+        ACCEPTED.hit(peer=self.peer, watermark=answer.watermark)
+        self._check_status(answer)
+        before = outflow.accepted
+        goes_on = outflow.on_ack(answer)
+        self._submit_ack(course, answer, before)
+        if answer.watermark > before:
+            self._failures = 0
+            self.last_error = None
+        return goes_on
+
+    def _submit_ack(self, course: StreamIdentity, answer: StreamAck, before: int) -> None:
+        if answer.watermark > before:
+            self.sent += answer.watermark - before
+            # All that no settlement has made durable yet: one that fails must lose none of them.
+            self._rejections += new_rejections(answer, before)
+            unit = OutboxAckMutation(course, answer, tuple(self._rejections), self._on_acked)
+            self._store.submit(unit, lazy=True)
+
+    def _on_acked(self, unit: OutboxAckMutation, error: Exception | None) -> None:
+        """A settlement is durable, or failed: then a later one, or a new offer, makes up for it."""
+        if unit.epoch != self._epoch:
+            return
+        if error is None:
+            self._acked = max(self._acked, unit.acked)
+            self._rejections = [
+                rejection for rejection in self._rejections if rejection.number > unit.acked
+            ]
+        elif isinstance(error, FencedError):
+            self._on_fenced(error)
+            self._task.cancel()
+        else:
+            self._log_error(error)
+            self._is_stale = True
+            self._wake.set()
+
+    def status(self) -> BridgeStatus:
+        """How things are."""
+        return BridgeStatus(self.peer, str(self.target), self.state, self.sent, self.last_error)

@@ -1,0 +1,50 @@
+"""The end of a message at its sender: the peer has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from postroad.durable.bridges.fencing import check_fencing_token
+from postroad.durable.bridges.protocol import MessageRejection, StreamAck
+from postroad.durable.bridges.send_window import StreamIdentity
+from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.units import Unit
+
+
+class OutboxAckMutation(Unit):
+    """What a peer has accepted is removed; what it refused becomes dead letters."""
+
+    __slots__ = ("_chain", "_on_acked", "_rejections", "_stream", "acked")
+
+    def __init__(
+        self,
+        course: StreamIdentity,
+        answer: StreamAck,
+        refusals: Sequence[MessageRejection],
+        on_settled: Callable[[OutboxAckMutation, Exception | None], None],
+    ) -> None:
+        super().__init__()
+        self._on_acked = on_settled
+        self._stream = course
+        self._chain = answer.chain
+        self._rejections = refusals
+        self.acked = answer.watermark
+
+    @property
+    def epoch(self) -> int:
+        """The epoch its numbers are of."""
+        return self._stream.epoch
+
+    def apply(self, ledger: Ledger) -> None:
+        check_fencing_token(ledger.database, self._stream.token)
+        ledger.outbox.settle(
+            self._stream.peer,
+            self._stream.epoch,
+            self.acked,
+            self._chain,
+            self._rejections,
+            ledger.now_ms,
+        )
+
+    def settle(self, error: Exception | None) -> None:
+        self._on_acked(self, error)

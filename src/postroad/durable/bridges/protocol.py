@@ -1,0 +1,149 @@
+"""What two stores say to each other: an offer and its answer, windows and their acceptance."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, TypeAlias, TypeVar
+
+import msgspec
+
+from postroad.core.errors import MalformedPayloadError, UsageError
+from postroad.durable.bridges.hash_chain import CHAIN_BYTES
+
+VERSION = 1
+OLDEST = max(1, VERSION - 1)
+"""The oldest version that is still spoken: that of one minor version of Postroad before."""
+
+REASON_CHARS_MAX = 64
+DETAIL_CHARS_MAX = 500
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 61)]
+"""A number that every database has room for."""
+PageCount: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=0xFFFF)]
+Digest: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=CHAIN_BYTES, max_length=CHAIN_BYTES)]
+
+
+class WindowStatus(enum.IntEnum):
+    """How a window was taken."""
+
+    ACCEPTED = 0
+    """Durably, up to the watermark told."""
+    GAP = 1
+    """It begins after what was expected: begin again after the watermark."""
+    FULL = 2
+    """There is no room for all of it now; what is up to the watermark was taken."""
+    DIVERGED = 3
+    """It does not continue what was accepted before."""
+    FENCED = 4
+    """A later bridge of the same store has been here."""
+
+
+class DeadLetterReason(enum.StrEnum):
+    """Why a message became a dead letter."""
+
+    EXPIRED = "expired"
+    FAILED = "failed"
+    """Its handler failed as often as allowed."""
+    REJECTED = "rejected"
+    """Its handler said that trying again cannot help."""
+    TOO_LARGE = "too large"
+    UNKNOWN_QUEUE = "unknown queue"
+    UNREADABLE = "unreadable"
+
+
+class MessageRejection(msgspec.Struct, array_like=True, frozen=True):
+    """A message that was counted but not kept: its sender keeps it as a dead letter."""
+
+    number: Count
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_CHARS_MAX)]
+    detail: Annotated[str, msgspec.Meta(max_length=DETAIL_CHARS_MAX)]
+
+
+class WireBatch(msgspec.Struct, array_like=True, frozen=True):
+    """Letters as they are sent; their numbers follow from the window."""
+
+    count: PageCount
+    chain: Digest
+    """After this page."""
+    data: bytes | None
+    """None if the sender removed them and only their numbers are left."""
+
+
+class StreamOpen(msgspec.Struct, array_like=True, frozen=True):
+    """A sender's store introduces itself before its first window."""
+
+    store: Digest
+    epoch: Count
+    token: Count
+    """Of two bridges of one store the one with the higher number is right."""
+    acked: Count
+    """The sender knows everything up to this number to be accepted."""
+    version: int = VERSION
+    """The newest that the sender speaks."""
+    oldest: int | None = OLDEST
+    """The oldest; None if it speaks one only."""
+
+
+class StreamAck(msgspec.Struct, array_like=True, frozen=True):
+    """What the receiver remembers of that store."""
+
+    status: WindowStatus
+    watermark: Count
+    """Number of the last message accepted; 0 if there was none."""
+    chain: Digest
+    credit: Count
+    """Bytes of letters it takes now."""
+    rejections: list[MessageRejection]
+    """Those the sender may not know yet."""
+    version: int = 1
+    """The one that windows shall have."""
+
+
+class StreamWindow(msgspec.Struct, array_like=True, frozen=True):
+    """Pages in a row."""
+
+    store: Digest
+    epoch: Count
+    token: Count
+    acked: Count
+    now_ms: Count
+    """The sender's clock, so that times in letters can be understood."""
+    first: Count
+    """Number of the first letter."""
+    previous: Digest
+    """The chain before it."""
+    batches: list[WireBatch]
+    version: int = VERSION
+
+
+def agree(offer: StreamOpen) -> int:
+    """The newest version that both speak; raises UsageError if there is none."""
+    version = min(offer.version, VERSION)
+    if version < OLDEST or version < (offer.version if offer.oldest is None else offer.oldest):
+        raise UsageError(
+            f"the sender's newest version of the exchange is {offer.version}, and this node speaks "
+            f"{OLDEST} to {VERSION}: update the older of the two; the mail waits meanwhile"
+        )
+    return version
+
+
+def check_version(version: int) -> None:
+    """Raise UsageError unless this node speaks that version."""
+    if not OLDEST <= version <= VERSION:
+        raise UsageError(
+            f"version {version} of the exchange, and this node speaks {OLDEST} to {VERSION}"
+        )
+
+
+T = TypeVar("T", StreamOpen, StreamAck, StreamWindow)
+
+encode = msgspec.msgpack.Encoder().encode
+_decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in (StreamOpen, StreamAck, StreamWindow)}
+
+
+def decode_stream_message(kind: type[T], payload: bytes) -> T:
+    """Read a message of that kind; raises MalformedPayloadError if it is none."""
+    try:
+        return _decoders[kind].decode(payload)  # type: ignore[return-value]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedPayloadError(f"malformed {kind.__name__}: {error}") from error

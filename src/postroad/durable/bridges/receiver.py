@@ -1,0 +1,234 @@
+"""Takes what other stores send: checks who they are, stores what is new, and only then answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import msgspec
+
+from postroad.core import fault_points as faults
+from postroad.core.errors import ConfigError, MalformedPayloadError, UsageError
+from postroad.core.log_throttle import ThrottledLogger
+from postroad.durable.bridges.hash_chain import CHAIN_BYTES, initial_chain
+from postroad.durable.bridges.protocol import (
+    StreamAck,
+    StreamOpen,
+    StreamWindow,
+    WindowStatus,
+    agree,
+    check_version,
+    decode_stream_message,
+    encode,
+)
+from postroad.durable.config import DurableQueuesConfig
+from postroad.durable.names import DELIVER, OFFER, node_of_bridge
+from postroad.durable.store import Store
+from postroad.durable.store import queries as query
+from postroad.durable.store.database import Database
+from postroad.durable.store.ledger import Ledger, News
+from postroad.durable.store.rows import InPage
+from postroad.durable.store.streams import Arrival
+from postroad.durable.store.units import Unit, tell
+from postroad.net import MessagingService, RawMessage
+
+logger = logging.getLogger("postroad.durable")
+
+BEFORE_ACCEPT = faults.declare_fault_point("durable.intake.before_accept")
+AFTER_ACCEPT = faults.declare_fault_point("durable.intake.after_accept")
+
+# Stores whose newest bridge is remembered; forgetting them all only weakens an extra check.
+_TOKENS_MAX = 4_096
+# The shortest letter: an array of an id, a queue name of one character, no body and a time.
+_LETTER_BYTES_MIN = 7
+_LETTERS_UNCHECKED = 512
+_WARN_INTERVAL_S = 60.0
+
+
+class WindowMutation(Unit):
+    """A window to be stored; its sender waits for the answer."""
+
+    __slots__ = ("_credit", "_own_name", "_prepared", "_sender", "_window", "done", "result")
+
+    def __init__(
+        self, sender: str, window: StreamWindow, own_name: str, room: int, size: int
+    ) -> None:
+        super().__init__(size)
+        self._sender = sender
+        self._window = window
+        self._own_name = own_name
+        self._credit = room
+        self._prepared: InPage | None = None
+        self.result: Arrival
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def prepare(self, ledger: Ledger) -> InPage | None:
+        now_ms = time.time_ns() // 1_000_000
+        self._prepared = ledger.streams.prepare(self._sender, self._window, self._credit, now_ms)
+        return self._prepared
+
+    def apply(self, ledger: Ledger) -> None:
+        # Should it be applied again, the page was taken back.
+        prepared, self._prepared = self._prepared, None
+        self.result = ledger.streams.accept(
+            self._sender, self._window, self._own_name, self._credit, ledger.now_ms, prepared
+        )
+
+    def settle(self, error: Exception | None) -> None:
+        tell(self.done, error)
+
+
+class StreamReceiver:
+    """The receiving end of every bridge that leads to this node."""
+
+    def __init__(
+        self, service: MessagingService, store: Store, config: DurableQueuesConfig
+    ) -> None:
+        self._service = service
+        self._store = store
+        self._config = config
+        self._tokens: dict[tuple[str, bytes, int], int] = {}
+        # Bytes that are stored, or about to be.
+        self._stored_bytes: dict[str, int] = {}
+        self._stored_bytes_total = 0
+        # Bytes of dead letters.
+        self._dead_bytes: dict[str, int] = {}
+        self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
+        self._is_listening = False
+
+    async def start(self) -> None:
+        """Count what is there, and listen."""
+        self._stored_bytes = await self._store.read(query.sizes_by_sender)
+        self._stored_bytes_total = sum(self._stored_bytes.values())
+        self._dead_bytes = await self._store.read(query.dead_by_sender)
+        try:
+            self._service.serve(OFFER, self._on_open)
+        except ConfigError:
+            raise UsageError(f"service {self._service.name!r} has mail already") from None
+        self._is_listening = True
+        self._service.serve(DELIVER, self._on_window)
+
+    def stop(self) -> None:
+        """Listen no more."""
+        if self._is_listening:
+            self._is_listening = False
+            self._service.unsubscribe(OFFER)
+            self._service.unsubscribe(DELIVER)
+
+    def on_commit(self, news: News) -> None:
+        """Count what came and what is gone."""
+        for sender, size in news.held.items():
+            self._count(sender, size)
+        for sender, size in news.dead.items():
+            self._dead_bytes[sender] = self._dead_bytes.get(sender, 0) + size
+
+    def blocked_senders(self) -> list[str]:
+        """Senders whose mail is not taken, because there are too many dead letters of it."""
+        return sorted(sender for sender in self._dead_bytes if self._is_blocked(sender))
+
+    def _is_blocked(self, sender: str) -> bool:
+        return self._dead_bytes.get(sender, 0) >= self._config.sender_dead_bytes_max
+
+    def _count(self, sender: str, size: int) -> None:
+        held = self._stored_bytes.get(sender, 0) + size
+        self._stored_bytes_total += size
+        if held:
+            self._stored_bytes[sender] = held
+        else:
+            self._stored_bytes.pop(sender, None)
+
+    def _credit(self, sender: str) -> int:
+        """Bytes that this node takes of a sender now."""
+        if self._is_blocked(sender):
+            self._log.log(
+                sender,
+                time.monotonic(),
+                "mail of %s is not taken: its dead letters have %d bytes, and "
+                "sender_dead_bytes_max is %d; retry or drop some (postroad dlq)",
+                sender,
+                self._dead_bytes[sender],
+                self._config.sender_dead_bytes_max,
+            )
+            return 0
+        of_sender = self._config.sender_bytes_max - self._stored_bytes.get(sender, 0)
+        return max(min(of_sender, self._config.inbox_bytes_max - self._stored_bytes_total), 0)
+
+    # Messages of bridges.
+
+    async def _on_open(self, message: RawMessage) -> bytes:
+        sender = self._sender_of(message)
+        offer = decode_stream_message(StreamOpen, message.payload)
+        version = agree(offer)
+        is_newest = self._is_current_token(sender, offer.store, offer.epoch, offer.token)
+        answer = await self._store.read(self._build_ack, sender, offer, is_newest)
+        return encode(msgspec.structs.replace(answer, version=version))
+
+    def _build_ack(
+        self, database: Database, sender: str, offer: StreamOpen, is_newest: bool
+    ) -> StreamAck:
+        verdict = WindowStatus.ACCEPTED if is_newest else WindowStatus.FENCED
+        room = self._credit(sender)
+        stream = query.find_stream(database, sender, offer.store, offer.epoch)
+        if stream is None:
+            chain = initial_chain(offer.store, offer.epoch, self._service.name)
+            return StreamAck(verdict, 0, chain, room, [])
+        refusals = query.list_refusals(database, stream.id, offer.acked)
+        return StreamAck(verdict, stream.watermark, stream.chain, room, refusals)
+
+    async def _on_window(self, message: RawMessage) -> bytes:
+        sender = self._sender_of(message)
+        window = decode_stream_message(StreamWindow, message.payload)
+        check_version(window.version)
+        if not self._is_current_token(sender, window.store, window.epoch, window.token):
+            return encode(StreamAck(WindowStatus.FENCED, 0, bytes(CHAIN_BYTES), 0, []))
+        _check_counts(window)
+        BEFORE_ACCEPT.hit(sender=sender, first=window.first)
+        size = len(message.payload)
+        unit = WindowMutation(sender, window, self._service.name, self._credit(sender), size)
+        self._store.submit(unit)
+        # What is about to be stored takes room already.
+        self._count(sender, size)
+        try:
+            await unit.done
+        finally:
+            self._count(sender, -size)
+        AFTER_ACCEPT.hit(sender=sender, first=window.first)
+        arrival = unit.result
+        if arrival.detail:
+            logger.debug("a window of %s was not taken: %s", sender, arrival.detail)
+        return encode(
+            StreamAck(
+                arrival.verdict,
+                arrival.watermark,
+                arrival.chain,
+                self._credit(sender),
+                arrival.refusals,
+            )
+        )
+
+    def _sender_of(self, message: RawMessage) -> str:
+        """The node a message comes from, as its connection proves it."""
+        if message.peer is None:
+            raise UsageError("mail is taken only over a protocol version that names its sender")
+        return node_of_bridge(message.peer)
+
+    def _is_current_token(self, sender: str, store: bytes, epoch: int, token: int) -> bool:
+        """Whether no later bridge of that store was heard of, since its epoch began."""
+        key = (sender, store, epoch)
+        newest = self._tokens.get(key, 0)
+        if token > newest:
+            if len(self._tokens) >= _TOKENS_MAX:
+                self._tokens.clear()
+            self._tokens[key] = token
+        return token >= newest
+
+
+def _check_counts(window: StreamWindow) -> None:
+    """Refuse a window that announces more letters than its bytes can hold."""
+    for page in window.batches:
+        # Of a few letters it does no harm: they are refused one by one.
+        if page.data is None or page.count <= _LETTERS_UNCHECKED:
+            continue
+        if page.count * _LETTER_BYTES_MIN > len(page.data):
+            raise MalformedPayloadError(f"{page.count} letters in {len(page.data)} bytes")

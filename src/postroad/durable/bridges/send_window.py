@@ -1,0 +1,162 @@
+"""What is sent to one peer, and when. Pure: answers and time come in, windows come out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from postroad.core.errors import (
+    MalformedPayloadError,
+    ReceiverStateLostError,
+    SenderStateLostError,
+    StreamDivergedError,
+)
+from postroad.durable.bridges.protocol import (
+    MessageRejection,
+    StreamAck,
+    StreamWindow,
+    WindowStatus,
+    WireBatch,
+)
+from postroad.durable.config import DurableQueuesConfig
+from postroad.durable.store.rows import OutPage, Peer
+
+# What a page takes in a frame besides its letters.
+_PAGE_OVERHEAD = 48
+
+
+class StreamIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts that stay the same while one bridge talks to one peer."""
+
+    peer: str
+    store: bytes
+    epoch: int
+    token: int
+
+
+def check_stream_consistency(peer: Peer, answer: StreamAck, chain_here: bytes | None) -> None:
+    """Raise StreamMismatchError unless both stores agree on what was delivered.
+
+    Args:
+        peer: what this store remembers.
+        answer: what the peer's store remembers.
+        chain_here: the chain after the peer's watermark, as this store knows it.
+    """
+    advice = "decide what to do with the mail that waits, then start a new epoch"
+    if answer.watermark < peer.settled:
+        raise ReceiverStateLostError(
+            f"{peer.name!r} has acknowledged {peer.settled} messages and remembers "
+            f"{answer.watermark}: its store is an old copy, and what is between is lost there; "
+            f"{advice}"
+        )
+    if answer.watermark > peer.head:
+        raise SenderStateLostError(
+            f"{peer.name!r} has {answer.watermark} messages of this node, which remembers having "
+            f"posted {peer.head}: this node's store is an old copy; {advice}"
+        )
+    if chain_here != answer.chain:
+        raise StreamDivergedError(
+            f"message {answer.watermark} to {peer.name!r} is not the one that was delivered there: "
+            f"one of the two stores is an old copy that went on by itself; {advice}"
+        )
+
+
+def new_rejections(answer: StreamAck, before: int) -> list[MessageRejection]:
+    """What a peer refuses of the messages it has accepted now: each at most once, in order."""
+    refusals: list[MessageRejection] = []
+    for refusal in answer.rejections:
+        if before < refusal.number <= answer.watermark:
+            refusals.append(refusal)
+            before = refusal.number
+    return refusals
+
+
+class BridgeSendWindow:
+    """Windows to one peer, from an offer to the first trouble.
+
+    Attributes:
+        accepted: number of the last message that the peer has.
+        sent: number of the last message that is on its way.
+        is_full: whether the peer had no room for what it was sent last.
+    """
+
+    def __init__(
+        self, course: StreamIdentity, config: DurableQueuesConfig, answer: StreamAck
+    ) -> None:
+        self._stream = course
+        self._config = config
+        self.accepted = self.sent = answer.watermark
+        self._version = answer.version
+        self._chain = answer.chain
+        self._credit = answer.credit
+        # Bytes of the windows on their way.
+        self._in_flight_windows: deque[int] = deque()
+        self._in_flight_bytes = 0
+        self.is_full = False
+
+    @property
+    def available_bytes(self) -> int:
+        """Bytes that may be sent now; less than 1 if none."""
+        if len(self._in_flight_windows) >= self._config.windows_max:
+            return 0
+        return min(self._config.window_bytes, self._credit - self._in_flight_bytes)
+
+    @property
+    def in_flight(self) -> int:
+        """Windows on their way."""
+        return len(self._in_flight_windows)
+
+    def select_batches(self, pages: Sequence[OutPage]) -> Sequence[OutPage]:
+        """Those of the next pages that make a window now."""
+        room = self.available_bytes
+        if room <= 0:
+            return ()
+        for index, page in enumerate(pages):
+            room -= page.size + _PAGE_OVERHEAD
+            if room < 0:
+                # A page larger than a window goes alone.
+                return pages[: max(index, 1)]
+        return pages
+
+    def next_window(self, pages: Sequence[OutPage], settled: int, now_ms: int) -> StreamWindow:
+        """Make a window of the next pages.
+
+        Args:
+            settled: number up to which this store has durably removed what the peer accepted; the
+                peer forgets then what it refused up to there.
+        """
+        window = StreamWindow(
+            self._stream.store,
+            self._stream.epoch,
+            self._stream.token,
+            settled,
+            now_ms,
+            self.sent + 1,
+            self._chain,
+            [WireBatch(page.last - page.first + 1, page.chain, page.letters) for page in pages],
+            self._version,
+        )
+        size = sum(page.size for page in pages)
+        self._in_flight_windows.append(size)
+        self._in_flight_bytes += size
+        self.sent, self._chain = pages[-1].last, pages[-1].chain
+        return window
+
+    def on_ack(self, answer: StreamAck) -> bool:
+        """The peer answered the oldest window; False if one must begin again with an offer."""
+        self._in_flight_bytes -= self._in_flight_windows.popleft()
+        if answer.watermark > self.sent:
+            raise MalformedPayloadError(
+                f"{self._stream.peer!r} accepts message {answer.watermark}, and {self.sent} is the "
+                "last one it was sent"
+            )
+        self.accepted = max(self.accepted, answer.watermark)
+        self._credit = answer.credit
+        self.is_full = answer.status is WindowStatus.FULL
+        if answer.status is WindowStatus.DIVERGED:
+            raise StreamDivergedError(
+                f"{self._stream.peer!r} says that what it was sent does not continue what it has"
+            )
+        return answer.status is WindowStatus.ACCEPTED

@@ -1,0 +1,3 @@
+"""Consumption of queues: loading, prefetch, dispatch, acknowledgements."""
+
+__all__: list[str] = []

@@ -1,0 +1,480 @@
+"""Gets the messages of one queue from the store to whoever handles them, and back.
+
+The store knows what is not finished; everything in here is a cache of it. What one message wants is
+refused: it has failed, and those of its key that were handled behind it are handled again. A commit
+fails: everything is read again, except what is in somebody's hands and is still there; what was
+handled meanwhile is committed then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+
+from postroad.core import fault_points as faults
+from postroad.core.errors import Reject, StoreError, TransactionAbortedError
+from postroad.core.log_throttle import ThrottledLogger
+from postroad.core.retry import RetryPolicy
+from postroad.durable.bridges.protocol import DeadLetterReason
+from postroad.durable.config import DurableQueuesConfig
+from postroad.durable.consumers.disposition import (
+    ConfirmationMutation,
+    DispositionMutation,
+    FailedDelivery,
+)
+from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
+from postroad.durable.consumers.queue_loader import QueueLoader, now_ms
+from postroad.durable.producer import EncodedMessage
+from postroad.durable.statistics import RateTotals
+from postroad.durable.store import Store
+from postroad.durable.store.rows import InPage
+from postroad.durable.store.units import tell
+from postroad.durable.stored_messages import NEVER_MS
+
+logger = logging.getLogger("postroad.durable")
+
+DISPATCHED = faults.declare_fault_point("durable.consumer.taken")
+HANDLED = faults.declare_fault_point("durable.consumer.handled")
+
+_DETAIL_CHARS_MAX = 2_000
+_WARN_INTERVAL_S = 5.0
+
+
+class QueueDispatcher(QueueLoader):
+    """The messages of one queue, on their way through this process."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: DurableQueuesConfig,
+        queue: str,
+        queue_id: int,
+        *,
+        is_ordered: bool,
+        retry: RetryPolicy,
+        totals: RateTotals,
+    ) -> None:
+        super().__init__(store, config, queue, queue_id, is_ordered=is_ordered, retry=retry)
+        self._totals = totals
+        self._in_flight: dict[QueuedMessage, None] = {}
+        self._acks: list[QueuedMessage] = []
+        self.uncommitted = 0
+        self._uncommitted_acks_max = config.uncommitted_acks_max
+        # Units that are being committed, and those that are once the queue was read again.
+        self._submitted: dict[DispositionMutation, None] = {}
+        self._deferred_mutations: list[DispositionMutation] = []
+        # Messages that want what the store refuses, until all behind them are put down, and those
+        # before them are handled again.
+        self._rejected: dict[QueuedMessage, Exception] = {}
+        self._failed_in_a_row = 0
+        self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
+        self.is_paused = False
+        self.handled = self.failed = 0
+
+    # Taking.
+
+    def next_message(self) -> QueuedMessage | None:
+        """The next message to handle; None if there is none at the moment."""
+        if self._is_stale or self._is_closed or self.is_paused:
+            return None
+        if self.uncommitted >= self._uncommitted_acks_max:
+            return None
+        shelf = self._buffer
+        entry = shelf.pop_next(now_ms)
+        while self._rejected and entry is not None and entry in self._rejected:
+            # Those before it had to be handled again first.
+            self._nack(FailedDelivery(entry, self._rejected.pop(entry)))
+            entry = shelf.pop_next(now_ms)
+        if shelf.to_defer or shelf.expired:
+            self._flush_buffer()
+        if entry is not None:
+            self._in_flight[entry] = None
+            if DISPATCHED.is_armed:
+                DISPATCHED.hit(entry=entry)
+        if shelf.size < self._low_watermark:
+            self._request_load()
+        return entry
+
+    async def wait(self) -> None:
+        """Wait until there may be something to take."""
+        self.changed.clear()
+        await self.changed.wait()
+
+    def _flush_buffer(self) -> None:
+        """Write down what the shelf does not keep any more."""
+        displaced, self._buffer.to_defer = self._buffer.to_defer, []
+        expired, self._buffer.expired = self._buffer.expired, []
+        unit = DispositionMutation(self._on_committed)
+        for entry in displaced:
+            unit.defer(entry, due_ms=NEVER_MS, failures=entry.failures)
+        for entry in expired:
+            unit.dead_letter(
+                entry, DeadLetterReason.EXPIRED, "it expired before it was handled", entry.failures
+            )
+        self._submit(unit)
+
+    # What came of a message.
+
+    def prepare_ack(
+        self, entry: QueuedMessage, posts: Sequence[EncodedMessage] = ()
+    ) -> DispositionMutation | None:
+        """A message was handled; returns the unit to commit with the handler's statements."""
+        if not self._release(entry):
+            return None
+        HANDLED.hit(entry=entry)
+        self.handled += 1
+        if not self._is_stale:
+            self._buffer.finish(entry)
+        return DispositionMutation(self._on_committed, finished=(entry,), sends=posts)
+
+    def ack(self, entry: QueuedMessage) -> None:
+        """A message was handled, and nothing else follows from it."""
+        lane = entry.key_sequence
+        if (
+            entry.is_void
+            or self._is_stale
+            or self._is_closed
+            or (lane is not None and (lane.is_broken or lane.waiting or entry.deferred is not None))
+        ):
+            if not self._release(entry):
+                return
+            if not self._is_stale:
+                self._buffer.finish(entry)
+        else:
+            # The same where nobody waits for its key, which most messages save the calls of.
+            del self._in_flight[entry]
+            self._buffer.size -= 1
+            if lane is not None:
+                lane.is_taken = False
+        if HANDLED.is_armed:
+            HANDLED.hit(entry=entry)
+        self.handled += 1
+        if not self._acks:
+            self._loop.call_soon(self._flush_acks)
+        self._acks.append(entry)
+        self.uncommitted += 1
+
+    def _flush_acks(self) -> None:
+        acks, self._acks = self._acks, []
+        if acks:
+            self.uncommitted -= len(acks)
+            self._submit(DispositionMutation(self._on_committed, finished=acks))
+
+    def submit(self, unit: DispositionMutation) -> None:
+        """Have a unit committed that `prepare_ack` made."""
+        self._flush_acks()
+        self._submit(unit)
+
+    def track(self, unit: DispositionMutation) -> None:
+        """What `prepare_ack` made is committed by somebody else: a transaction, or a flow."""
+        self._flush_acks()
+        unit.is_external = True
+        self._submitted[unit] = None
+        self.uncommitted += len(unit.entries())
+
+    def _submit(self, unit: DispositionMutation) -> None:
+        self.uncommitted += len(unit.entries())
+        if self._is_stale:
+            self._defer_mutation(unit)
+        else:
+            self._submitted[unit] = None
+            self._store.submit(unit)
+
+    def _defer_mutation(self, unit: DispositionMutation) -> None:
+        """Have a unit committed when the queue was read again, and before it nothing behind it."""
+        unit.abort_successors()
+        self._deferred_mutations.append(unit)
+
+    def nack(
+        self, entry: QueuedMessage, error: BaseException, pause_s: float | None = None
+    ) -> None:
+        """A handler failed: try again later, or give the message up."""
+        if self._release(entry):
+            self._flush_acks()
+            self._count_failure()
+            self._nack(FailedDelivery(entry, error, pause_s))
+
+    def _count_failure(self) -> None:
+        self.failed += 1
+        self._totals.failed.add(1, self._loop.time())
+
+    def _nack(self, failure: FailedDelivery) -> None:
+        entry, error, _ = failure
+        unit = self._failure_disposition(failure)
+        if not self._is_stale:
+            if self.is_final_failure(entry, error):
+                self._buffer.finish(entry)
+            else:
+                self._buffer.block_key(entry)
+            followers, self._buffer.to_defer = self._buffer.to_defer, []
+            for follower in followers:
+                unit.defer(follower, due_ms=NEVER_MS, failures=follower.failures)
+        self._submit(unit)
+
+    def is_final_failure(self, entry: QueuedMessage, error: BaseException) -> bool:
+        """Whether a message is given up after this failure."""
+        return isinstance(error, Reject) or entry.failures + 1 >= self.retry.max_attempts
+
+    def _failure_disposition(self, failure: FailedDelivery) -> DispositionMutation:
+        """What becomes of a message whose handler failed: another attempt, or a dead letter."""
+        entry, error, pause_s = failure
+        unit = DispositionMutation(self._on_committed)
+        unit.failure = failure
+        failures = entry.failures + 1
+        detail = f"{type(error).__name__}: {error}"[:_DETAIL_CHARS_MAX]
+        if self.is_final_failure(entry, error):
+            reason = (
+                DeadLetterReason.REJECTED if isinstance(error, Reject) else DeadLetterReason.FAILED
+            )
+            unit.dead_letter(entry, reason, detail, failures)
+        else:
+            if pause_s is None:
+                pause_s = self.retry.delay_s(failures, random.random())
+            due_ms = now_ms() + round(pause_s * 1000)
+            unit.defer(entry, due_ms=due_ms, failures=failures, error=detail)
+        return unit
+
+    def requeue(self, entry: QueuedMessage) -> None:
+        """A message was not handled after all."""
+        if self._release(entry) and not self._is_stale:
+            self._buffer.requeue(entry)
+            self.changed.set()
+
+    def _release(self, entry: QueuedMessage) -> bool:
+        """Whether what was done with a message counts: not if one before it failed."""
+        del self._in_flight[entry]
+        if self._is_closed or entry.is_void:
+            is_lost = True
+        else:
+            # If all is read again it may be committed once those before it are.
+            lane = entry.key_sequence
+            is_lost = lane is not None and lane.is_broken and not self._is_stale
+        if is_lost and not self._is_stale and not self._is_closed:
+            self._return_to_buffer(entry)
+        return not is_lost
+
+    def _return_to_buffer(self, entry: QueuedMessage) -> None:
+        """Nobody works any more on a message that is handled again, like those of its key."""
+        first = self._buffer.return_to_buffer(entry)
+        if first is not None:
+            error = self._rejected.pop(first, None)
+            if error is None:
+                self._buffer.requeue(first)
+            else:
+                self._nack(FailedDelivery(first, error))
+        if self._buffer.to_defer:
+            self._flush_buffer()
+        self.changed.set()
+
+    def _log_failure(self, entry: QueuedMessage, error: Exception) -> None:
+        self._log.log(
+            "refused",
+            self._loop.time(),
+            "queue %r: what a handler did cannot be committed, attempt %d of %d: %s: %s; %s",
+            self.queue,
+            entry.failures + 1,
+            self.retry.max_attempts,
+            type(error).__name__,
+            error,
+            "the message is a dead letter"
+            if self.is_final_failure(entry, error)
+            else "the message comes again",
+        )
+
+    # What came of a commit.
+
+    def _on_committed(self, unit: DispositionMutation, error: Exception | None) -> None:
+        self._submitted.pop(unit, None)
+        entries = unit.entries()
+        if error is None:
+            self._failed_in_a_row = 0
+            self._totals.handled.add(len(unit.finished), self._loop.time())
+            self.uncommitted -= len(entries)
+            if lost := unit.lost:
+                entries = [entry for entry in entries if entry not in lost]
+            self._unload(entries)
+            if lost:
+                self._undo(unit, lost)
+        else:
+            self._on_failed(unit, error)
+        self.changed.set()
+
+    def _on_failed(self, unit: DispositionMutation, error: Exception) -> None:
+        """Nothing of a unit is in the store."""
+        is_store_error = isinstance(error, StoreError)
+        is_refused = not is_store_error and not isinstance(error, TransactionAbortedError)
+        if is_store_error or (is_refused and len(unit.finished) != 1):
+            self.suspend(error)
+        if self._is_stale and unit.is_repeatable and not is_refused and not self._is_closed:
+            self._defer_mutation(unit)
+            return
+        self.uncommitted -= len(unit.entries())
+        if is_refused and len(unit.finished) == 1:
+            self._reject(unit.finished[0], error)
+        unit.abort_successors()
+        self._undo(unit, unit.entries())
+
+    def _reject(self, entry: QueuedMessage, error: Exception) -> None:
+        """What came of a message is refused: that has failed, as if its handler had."""
+        if not entry.is_gone:
+            self._rejected[entry] = error
+            self._count_failure()
+            self._log_failure(entry, error)
+
+    def _undo(self, unit: DispositionMutation, entries: Sequence[QueuedMessage]) -> None:
+        """Have messages handled again, and with them those that were handled behind them."""
+        if self._is_closed:
+            return
+        for entry in entries:
+            if not entry.is_gone:
+                _void_successors(entry)
+                if self._is_stale:
+                    # Void it stays: what was refused behind another one comes after that again.
+                    entry.is_void |= entry not in self._rejected
+                else:
+                    self._buffer.revert(entry, unit.is_key_blocked_by(entry))
+                    self._return_to_buffer(entry)
+
+    def suspend(self, error: Exception) -> None:
+        """Nothing can be committed: take nothing more until that is over."""
+        if not self._is_stale:
+            logger.warning("queue %r is read again: %s", self.queue, error)
+            self._failed_in_a_row += 1
+        self.reload()
+
+    # Reading again.
+
+    def on_precommit_aborted(self, page: InPage) -> None:
+        """The commit of a page that was arriving failed."""
+        if self._batches.pop(page.id, None) is not None:
+            for entry in self._outside_buffer():
+                if entry.batch is page:
+                    entry.is_void = True
+                    _void_successors(entry)
+            self.reload()
+
+    def _outside_buffer(self) -> list[QueuedMessage]:
+        """All messages that were taken and are not known to be committed."""
+        units = [*self._submitted, *self._deferred_mutations]
+        handled = [entry for unit in units for entry in unit.entries()]
+        return [*self._in_flight, *handled, *self._acks, *self._rejected]
+
+    async def _reload_all(self) -> None:
+        """Read everything again; what is in hand goes on if the store has it as it was."""
+        if self._failed_in_a_row > 1:
+            await self._pause(self._failed_in_a_row - 1)
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def on_settled(confirmation: ConfirmationMutation, error: Exception | None) -> None:
+            # At once, before more is committed.
+            if error is None and not self._is_closed:
+                self._restart(confirmation)
+            tell(done, error)
+
+        self._store.submit(ConfirmationMutation(self.queue, self._outside_buffer(), on_settled))
+        await done
+
+    def _restart(self, confirmation: ConfirmationMutation) -> None:
+        """Forget everything but what is in hand, or handled, and confirmed by the store."""
+        self._flush_acks()
+        before, self._buffer = (
+            self._buffer,
+            PrefetchBuffer(is_ordered=self._is_ordered, held=confirmation.blocked_keys),
+        )
+        self._batches.clear()
+        self._deferred.clear()
+        self._position.reset()
+        self._is_deferred_due = True
+        self._is_stale = False
+        parked, self._deferred_mutations = (
+            sorted(self._deferred_mutations, key=lambda unit: unit.number),
+            [],
+        )
+        refused, self._rejected = self._rejected, {}
+        for unit in self._submitted:
+            for entry in unit.results():
+                if self._retain(entry, confirmation, is_intact=not entry.is_lost):
+                    self._buffer.finish(entry)
+        for entry, error in refused.items():
+            if self._retain(entry, confirmation, is_intact=not entry.is_void):
+                self._nack(FailedDelivery(entry, error))
+        for unit in parked:
+            self._resubmit(unit, confirmation)
+        for entry in self._in_flight:
+            if not self._retain(entry, confirmation, is_intact=not entry.is_void):
+                self._buffer.occupy(entry)
+        before.dissolve()
+
+    def _retain(
+        self, entry: QueuedMessage, confirmation: ConfirmationMutation, *, is_intact: bool
+    ) -> bool:
+        """Have a message on the new shelf; False if it is handled again, or is not there."""
+        if not is_intact or not confirmation.confirms(entry):
+            entry.is_void = entry.is_gone = True
+            return False
+        if entry.batch is not None:
+            self._batches[entry.batch.id] = entry.batch
+        elif entry.deferred is not None:
+            self._deferred[entry.deferred.id] = entry.deferred
+        self._buffer.claim(entry)
+        return True
+
+    def _resubmit(self, unit: DispositionMutation, confirmation: ConfirmationMutation) -> None:
+        self.uncommitted -= len(unit.entries())
+        retained = [
+            entry
+            for entry in unit.results()
+            if self._retain(entry, confirmation, is_intact=not entry.is_void)
+        ]
+        if not retained:
+            if unit.waiter is not None:
+                tell(
+                    unit.waiter,
+                    TransactionAbortedError("its queue was changed; the message is not done"),
+                )
+        elif unit.failure is not None:
+            self._nack(unit.failure)
+        else:
+            for entry in retained:
+                self._buffer.finish(entry)
+            unit.finished, unit.error = retained, None
+            self._submit(unit)
+
+    # Life and looks.
+
+    async def close(self) -> None:
+        """Take nothing more; what was handled is committed by the store."""
+        self._flush_acks()
+        self._is_closed = True
+        self.changed.set()
+        await self._stop_reading()
+        parked, self._deferred_mutations = self._deferred_mutations, []
+        for unit in parked:
+            self.uncommitted -= len(unit.entries())
+            if unit.waiter is not None:
+                tell(
+                    unit.waiter,
+                    TransactionAbortedError("the queue is closed; the message comes again"),
+                )
+        while self.uncommitted:
+            # Whoever reads the queue next must see what came of them.
+            await self.wait()
+
+    def matches(self, is_ordered: bool, retry: RetryPolicy | None) -> bool:
+        """Whether it is used in that way; None stands for any."""
+        return self._is_ordered == is_ordered and retry in (None, self.retry)
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that are being handled."""
+        return len(self._in_flight)
+
+
+def _void_successors(entry: QueuedMessage) -> None:
+    """Have all handled again that were handled after a message, and because of it."""
+    if entry.key_sequence is not None:
+        chain = entry.key_sequence.chain
+        for other in chain[chain.index(entry) + 1 :] if entry in chain else ():
+            other.is_void = True

@@ -1,0 +1,233 @@
+"""Reads the messages of one queue from the store, as many as are wanted in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from postroad.core.errors import StoreError
+from postroad.core.retry import RetryPolicy
+from postroad.core.timing import backoff
+from postroad.durable.config import DurableQueuesConfig
+from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
+from postroad.durable.consumers.read_position import ReadPosition
+from postroad.durable.store import Store
+from postroad.durable.store import queries as query
+from postroad.durable.store.ledger import News
+from postroad.durable.store.rows import AsideLetter, InPage
+
+logger = logging.getLogger("postroad.durable")
+
+_PAGES_AT_ONCE = 8
+_ASIDE_AT_ONCE = 256
+# A wall clock may jump; looking from time to time makes up for it.
+_LOOK_AGAIN_S = 30.0
+_REPAIR_FIRST_S = 0.05
+_REPAIR_MAX_S = 5.0
+# With more keys in trouble than this, nothing new is read until some are out of it.
+_HELD_KEYS_MAX = 10_000
+
+
+class QueueLoader(ABC):
+    """Keeps the shelf of a queue filled.
+
+    Attributes:
+        changed: set when there may be something to take.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: DurableQueuesConfig,
+        queue: str,
+        queue_id: int,
+        *,
+        is_ordered: bool,
+        retry: RetryPolicy,
+    ) -> None:
+        self.queue = queue
+        self.retry = retry
+        self._store = store
+        self._config = config
+        self._id = queue_id
+        # With fewer in memory, more are read.
+        self._low_watermark = config.prefetch_messages // 2
+        self._is_ordered = is_ordered
+        self._loop = asyncio.get_running_loop()
+        self._buffer = PrefetchBuffer(is_ordered=is_ordered, held={})
+        # One object for each page and letter that is in memory, whatever is read again.
+        self._batches: dict[int, InPage] = {}
+        self._deferred: dict[int, AsideLetter] = {}
+        self._position = ReadPosition()
+        self._is_deferred_due = True
+        self._has_more_deferred = False
+        # Letters and pages that left while the table was being read, and may have been seen there.
+        self._removed_while_loading: dict[int, None] = {}
+        self._batches_removed_while_loading: dict[int, None] = {}
+        self._deferred_timer: asyncio.TimerHandle | None = None
+        # Whether everything is to be read again; until then nothing is taken.
+        self._is_stale = True
+        self._is_closed = False
+        self.changed = asyncio.Event()
+        self._loading = self._loop.create_task(self._load(), name=f"postroad queue {queue}")
+        self._is_load_requested = asyncio.Event()
+        self._is_load_requested.set()
+
+    @abstractmethod
+    async def _reload_all(self) -> None:
+        """Make ready to read everything again."""
+
+    def on_commit(self, news: News) -> None:
+        """Take up what a commit brought."""
+        for page in news.arrived:
+            if page.queue == self.queue:
+                if self._position.on_committed(page.id, has_room=self._has_capacity):
+                    self._add_batch(page)
+                elif self._position.has_more:
+                    self._request_load()
+        if self.queue in news.set_aside_in:
+            self._is_deferred_due = True
+            self._request_load()
+
+    def on_precommit(self, page: InPage) -> None:
+        """A page is being committed, and may be handled already."""
+        if self._position.on_precommit(page.id, has_room=self._has_capacity):
+            self._add_batch(page)
+
+    def reload(self) -> None:
+        """What is in the store may be something else than before: read it again."""
+        self._is_stale = True
+        self._request_load()
+
+    def _unload(self, entries: Sequence[QueuedMessage]) -> None:
+        last: InPage | None = None
+        for entry in entries:
+            if (lane := entry.key_sequence) is not None:
+                self._buffer.settle(entry, lane)
+            if (page := entry.batch) is not None:
+                if page is not last and not page.pending:
+                    self._batches.pop(page.id, None)
+                    self._batches_removed_while_loading[page.id] = None
+                last = page
+            elif entry.deferred is not None:
+                self._deferred.pop(entry.deferred.id, None)
+                self._removed_while_loading[entry.deferred.id] = None
+                self._is_deferred_due |= self._has_more_deferred
+        if self._buffer.size < self._low_watermark:
+            self._request_load()
+
+    @property
+    def _has_capacity(self) -> bool:
+        return not self._is_stale and self._buffer.size < self._config.prefetch_messages
+
+    def _add_batch(self, page: InPage) -> None:
+        self._batches[page.id] = page
+        self._buffer.add_batch(page)
+        self.changed.set()
+
+    def _request_load(self) -> None:
+        if not self._is_load_requested.is_set() and (
+            self._is_stale or self._is_deferred_due or self._position.has_more
+        ):
+            self._is_load_requested.set()
+
+    async def _load(self) -> None:
+        """Keep the shelf filled, until closed."""
+        failures = 0
+        while not self._is_closed:
+            await self._is_load_requested.wait()
+            self._is_load_requested.clear()
+            try:
+                await self._load_once()
+                failures = 0
+            except Exception as error:
+                failures += 1
+                if isinstance(error, StoreError):
+                    logger.warning("queue %r cannot be read: %s", self.queue, error)
+                else:
+                    logger.exception("queue %r cannot be read", self.queue)
+                await self._pause(failures)
+                self._is_load_requested.set()
+
+    async def _load_once(self) -> None:
+        if self._is_stale:
+            await self._reload_all()
+        if self._is_deferred_due:
+            await self._load_deferred()
+        while (
+            self._has_capacity
+            and self._position.has_more
+            and self._buffer.blocked_keys < _HELD_KEYS_MAX
+        ):
+            await self._load_batches()
+        self.changed.set()
+
+    async def _load_batches(self) -> None:
+        self._batches_removed_while_loading.clear()
+        pages = await self._store.read(
+            query.read_inbox, self.queue, self._id, self._position.position, _PAGES_AT_ONCE
+        )
+        if self._is_stale:
+            return
+        self._position.on_read([page.id for page in pages], is_end=len(pages) < _PAGES_AT_ONCE)
+        for page in pages:
+            if page.id not in self._batches_removed_while_loading:
+                self._add_batch(self._batches.get(page.id, page))
+
+    async def _load_deferred(self) -> None:
+        self._is_deferred_due = False
+        self._removed_while_loading.clear()
+        limit = _ASIDE_AT_ONCE + len(self._deferred)
+        now = now_ms()
+        asides = await self._store.read(
+            query.read_aside, self.queue, self._id, now, self._latest_ms(now), limit
+        )
+        next_ms = await self._store.read(query.next_due_ms, self._id, now)
+        if self._is_stale:
+            return
+        self._has_more_deferred = len(asides) == limit
+        for aside in asides:
+            if aside.id not in self._deferred and aside.id not in self._removed_while_loading:
+                self._deferred[aside.id] = aside
+                self._buffer.add_deferred(aside)
+        self._schedule_deferred_scan(next_ms, now)
+
+    def _latest_ms(self, now: int) -> int:
+        """A retry that is due after this was planned by a clock that has been set back since."""
+        return now + round(self.retry.max_delay_s * 1000) + 1_000
+
+    def _schedule_deferred_scan(self, next_ms: int | None, now: int) -> None:
+        if self._deferred_timer is not None:
+            self._deferred_timer.cancel()
+            self._deferred_timer = None
+        if next_ms is not None:
+            pause_s = min((next_ms - now) / 1000, _LOOK_AGAIN_S)
+            self._deferred_timer = self._loop.call_later(max(pause_s, 0.001), self._scan_deferred)
+
+    def _scan_deferred(self) -> None:
+        self._is_deferred_due = True
+        self._request_load()
+
+    async def _pause(self, attempt: int) -> None:
+        pause_s = backoff(
+            attempt,
+            initial_delay_s=_REPAIR_FIRST_S,
+            max_delay_s=_REPAIR_MAX_S,
+            jitter=random.random(),
+        )
+        await asyncio.sleep(pause_s)
+
+    async def _stop_reading(self) -> None:
+        if self._deferred_timer is not None:
+            self._deferred_timer.cancel()
+        self._loading.cancel()
+        await asyncio.gather(self._loading, return_exceptions=True)
+
+
+def now_ms() -> int:
+    """The time, as letters tell it."""
+    return time.time_ns() // 1_000_000

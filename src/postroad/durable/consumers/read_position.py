@@ -1,0 +1,60 @@
+"""How far the pages of one queue are in memory. Pure: ids of pages come in, decisions come out.
+
+Pages have rising ids. They get into memory in three ways: they are read from the store, they are
+told of when they are committed, or, sooner, while they are being committed. Whatever the way, none
+may get in before one that has a lower id, or that one would never be looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ReadPosition:
+    """The last page that is in memory, and what is known to come after it."""
+
+    __slots__ = ("_is_read_whole", "_newest", "_skipped", "position")
+
+    def __init__(self) -> None:
+        self.position = 0
+        # The last one that is known to be in the store.
+        self._newest = 0
+        # The last one that could have been taken while it was being committed, and was not.
+        self._skipped = 0
+        self._is_read_whole = False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there may be pages in the store that are not in memory."""
+        return not self._is_read_whole or self.position < self._newest
+
+    def on_read(self, pages: Sequence[int], *, is_end: bool) -> None:
+        """The next pages were read; `is_end` if there were no more."""
+        self._is_read_whole = is_end
+        if pages:
+            self.position = pages[-1]
+
+    def on_committed(self, page: int, *, has_room: bool) -> bool:
+        """A page is in the store; whether to take it as it is."""
+        if page <= self.position:
+            # It was read, or taken while it was being committed, before this was told.
+            return False
+        takes = has_room and not self.has_more
+        self._newest = max(self._newest, page)
+        if takes:
+            self.position = page
+        return takes
+
+    def on_precommit(self, page: int, *, has_room: bool) -> bool:
+        """A page is being committed; whether to take it already."""
+        if has_room and not self.has_more and self._skipped <= self._newest:
+            self.position = self._newest = page
+            return True
+        self._skipped = page
+        return False
+
+    def reset(self) -> None:
+        """Nothing is in memory any more."""
+        # Not what was passed up: its commit may still be under way.
+        self.position = self._newest = 0
+        self._is_read_whole = False

@@ -1,0 +1,39 @@
+"""Requests that wait for their replies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from postroad.durable.consumers.message import Message
+from postroad.durable.statistics import RateTotals
+from postroad.durable.transaction import Transaction
+
+
+class ReplyWaiters:
+    """Gives each reply to whoever made its request, if it still waits."""
+
+    def __init__(self, totals: RateTotals) -> None:
+        self._totals = totals
+        # By id of the request: whom it was made to, and who waits.
+        self._waiters: dict[int, tuple[str, asyncio.Future[Message]]] = {}
+
+    @contextmanager
+    def expect(self, request: int, peer: str) -> Iterator[asyncio.Future[Message]]:
+        """The reply to a request, as long as somebody waits for it."""
+        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiters[request] = (peer, reply)
+        try:
+            yield reply
+        finally:
+            del self._waiters[request]
+
+    def on_reply(self, message: Message, tx: Transaction) -> None:
+        """Handle a message of the queue of replies."""
+        waiting = None if message.in_reply_to is None else self._waiters.get(message.in_reply_to)
+        # Ids can be guessed, names cannot.
+        if waiting is None or waiting[0] != message.sender or waiting[1].done():
+            self._totals.unclaimed_replies += 1
+        else:
+            waiting[1].set_result(message)

@@ -1,0 +1,347 @@
+"""From a call of `send` to a message in the outbox."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from postroad.core import tracing, validate_node_name
+from postroad.core.errors import ConfigError, MessageTooLargeError, OutboxFullError, UsageError
+from postroad.durable.config import DurableQueuesConfig
+from postroad.durable.names import validate_key, validate_queue_name
+from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.outbox import Idempotence
+from postroad.durable.store.units import Unit, tell
+from postroad.durable.store.writer import Writer
+from postroad.durable.stored_messages import PRIORITY_MAX, StoredMessage, encode_stored_message
+from postroad.durable.traces import start_send_span
+
+# Names that were found valid; forgetting them all at this size keeps the table bounded.
+_NAMES_MAX = 4_096
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class EncodedMessage(msgspec.Struct, frozen=True, gc=False):
+    """A letter on its way into the outbox."""
+
+    peer: str
+    id: int
+    encoded: bytes
+    idempotency: Idempotence | None = None
+
+
+class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to be sent; the fields are the arguments of `DurableQueues.send`."""
+
+    queue: str
+    body: bytes
+    to: str | None = None
+    key: str | None = None
+    idempotency_key: str | None = None
+    delay: float | None = None
+    ttl: float | None = None
+    priority: int = 0
+    headers: Mapping[str, str] | None = None
+    reply_to: str | None = None
+
+
+class MessageEncoder:
+    """Validates messages to be sent, gives them ids, and encodes them.
+
+    Args:
+        config: limits the size of a message.
+        node: the name of this node, which messages without a receiver are for.
+    """
+
+    def __init__(self, config: DurableQueuesConfig, node: str) -> None:
+        self.node = node
+        self._bytes_max = config.message_bytes_max
+        # Unlike those of any other process, also of this node.
+        self._next_id = itertools.count(secrets.randbits(31) << 32).__next__
+        self._valid_names: set[tuple[str, str]] = set()
+
+    def encode(self, message: OutgoingMessage, *, in_reply_to: int | None = None) -> EncodedMessage:
+        """Encode a message.
+
+        Raises:
+            ConfigError: a name, key or option is not valid.
+            UsageError: body, header or priority has a wrong type.
+            MessageTooLargeError: it exceeds `message_bytes_max`.
+        """
+        peer = self.node if message.to is None else message.to
+        queue, body = message.queue, message.body
+        if (peer, queue) not in self._valid_names:
+            self._check_names(peer, queue)
+        if type(body) is not bytes:
+            body = to_bytes(body)
+        if message.key is not None:
+            validate_key(message.key)
+        if message.reply_to is not None:
+            validate_queue_name(message.reply_to)
+        now_ms = time.time_ns() // 1_000_000
+        id = self._next_id()
+        stored = StoredMessage(
+            id,
+            queue,
+            body,
+            now_ms,
+            message.key,
+            None if message.headers is None else _check_headers(message.headers),
+            _check_priority(message.priority),
+            0 if message.delay is None else now_ms + _to_ms("delay", message.delay),
+            0 if message.ttl is None else now_ms + _to_ms("ttl", message.ttl),
+            message.reply_to,
+            in_reply_to,
+        )
+        try:
+            encoded = encode_stored_message(stored)
+        except UnicodeEncodeError as error:
+            raise UsageError(f"a header cannot be encoded as UTF-8: {error}") from None
+        if len(encoded) > self._bytes_max and tracing.tracer is not None:
+            encoded = _encode_untraced(stored)
+        if len(encoded) > self._bytes_max:
+            raise self._too_large(encoded)
+        if message.idempotency_key is None:
+            return EncodedMessage(peer, id, encoded)
+        return EncodedMessage(peer, id, encoded, _identify(message.idempotency_key, stored))
+
+    def encode_fast(self, peer: str, queue: str, body: bytes) -> EncodedMessage:
+        """Encode a message without options, as `encode` does, in less time."""
+        if (peer, queue) not in self._valid_names:
+            self._check_names(peer, queue)
+        if type(body) is not bytes:
+            body = to_bytes(body)
+        id = self._next_id()
+        # What is left out has its default.
+        encoded = _encode((id, queue, body, time.time_ns() // 1_000_000))
+        if len(encoded) > self._bytes_max:
+            raise self._too_large(encoded)
+        return EncodedMessage(peer, id, encoded)
+
+    def encode_traced(
+        self, message: OutgoingMessage, *, in_reply_to: int | None = None
+    ) -> EncodedMessage:
+        """Encode a message that is sent together with others, in a span of its own."""
+        if tracing.tracer is not None:
+            span = start_send_span(
+                self.node, message.to or self.node, message.queue, message.headers
+            )
+            span.end()
+            headers = tracing.inject_context(message.headers, span.context)
+            message = msgspec.structs.replace(message, headers=headers)
+        return self.encode(message, in_reply_to=in_reply_to)
+
+    def _too_large(self, encoded: bytes) -> MessageTooLargeError:
+        return MessageTooLargeError(
+            f"the message takes {len(encoded)} bytes; message_bytes_max is {self._bytes_max}"
+        )
+
+    def _check_names(self, peer: str, queue: str) -> None:
+        validate_node_name(peer)
+        validate_queue_name(queue)
+        if len(self._valid_names) >= _NAMES_MAX:
+            self._valid_names.clear()
+        self._valid_names.add((peer, queue))
+
+
+def to_bytes(body: object) -> bytes:
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    raise UsageError(f"a body is bytes, not {type(body).__name__}; encode it first")
+
+
+def _encode_untraced(letter: StoredMessage) -> bytes:
+    """A letter without its span, as short as can be: nothing is too large for being traced."""
+    bare = msgspec.structs.replace(letter, headers=tracing.remove_context(letter.headers))
+    fields = [*msgspec.structs.astuple(bare)]
+    for default in reversed(StoredMessage.__struct_defaults__):
+        if fields[-1] != default:
+            break
+        # What is left out has its default.
+        fields.pop()
+    return _encode(fields)
+
+
+def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    try:
+        return msgspec.convert(headers, dict[str, str])
+    except msgspec.ValidationError as error:
+        raise UsageError(f"headers are texts with names: {error}") from None
+
+
+def _check_priority(priority: int) -> int:
+    if type(priority) is not int:
+        raise UsageError(f"a priority is a whole number, not {priority!r}")
+    if not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
+        raise ConfigError(f"priority {priority} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}")
+    return priority
+
+
+def _to_ms(name: str, seconds: float) -> int:
+    # A century is longer than any store lives, and any more would not fit its columns.
+    if not 0 <= seconds <= 100 * 365 * 86_400:
+        raise ConfigError(f"{name}={seconds!r} must be a number of seconds, 0 or more")
+    return max(round(seconds * 1000), 1)
+
+
+def _identify(key: str, letter: StoredMessage) -> Idempotence:
+    """What makes another message under the same key another one: all but when it was posted.
+
+    Who posts it again does so in another span.
+    """
+    headers = letter.headers and tracing.remove_context(letter.headers)
+    fixed = (letter.queue, letter.body, letter.key, headers, letter.priority)
+    digest = hashlib.blake2b(msgspec.msgpack.encode(fixed), digest_size=16).digest()
+    return Idempotence(validate_key(key), digest)
+
+
+# Inside a commit.
+
+
+def check_sends(ledger: Ledger, posts: Sequence[EncodedMessage]) -> list[int | None]:
+    """For each post the id of the one before with the same idempotency key, if there was one.
+
+    Raises:
+        SendRejectedError: they cannot be taken; nothing was changed.
+    """
+    counts: dict[str, int] = {}
+    earlier: list[int | None] = []
+    here: dict[tuple[str, str], EncodedMessage] = {}
+    for post in posts:
+        duplicate_id = None if post.idempotency is None else _find_duplicate(ledger, post, here)
+        earlier.append(duplicate_id)
+        if duplicate_id is None and post.peer != ledger.owner:
+            counts[post.peer] = counts.get(post.peer, 0) + 1
+    for peer, count in counts.items():
+        ledger.outbox.check_room(peer, count)
+    return earlier
+
+
+def _find_duplicate(
+    ledger: Ledger, post: EncodedMessage, here: dict[tuple[str, str], EncodedMessage]
+) -> int | None:
+    assert post.idempotency is not None
+    duplicate_id = ledger.outbox.find_posted(post.peer, post.idempotency)
+    if duplicate_id is not None:
+        return duplicate_id
+    first = here.setdefault((post.peer, post.idempotency.key), post)
+    if first is post or first.idempotency is None:
+        return None
+    post.idempotency.check(first.idempotency.digest, post.peer)
+    return first.id
+
+
+def append_sends(
+    ledger: Ledger, posts: Sequence[EncodedMessage], earlier: Iterable[int | None]
+) -> list[int]:
+    """Put posts into the outbox; returns their ids."""
+    ids = []
+    for post, duplicate_id in zip(posts, earlier, strict=True):
+        if duplicate_id is None:
+            ledger.append(post.peer, post.encoded)
+            if post.idempotency is not None:
+                ledger.outbox.remember_posted(post.peer, post.idempotency, post.id, ledger.now_ms)
+        ids.append(post.id if duplicate_id is None else duplicate_id)
+    return ids
+
+
+class SendMutation(Unit):
+    """Posts that somebody waits for: all of them or none."""
+
+    __slots__ = ("_messages", "done", "ids")
+
+    def __init__(self, posts: Sequence[EncodedMessage], done: asyncio.Future[None]) -> None:
+        super().__init__(sum([len(post.encoded) for post in posts]))
+        self._messages = posts
+        self.ids: Sequence[int] = ()
+        self.done = done
+
+    def apply(self, ledger: Ledger) -> None:
+        self.ids = append_sends(ledger, self._messages, check_sends(ledger, self._messages))
+
+    def settle(self, error: Exception | None) -> None:
+        tell(self.done, error)
+
+
+class _PeerSends:
+    """Posts to one peer, with those who wait for them."""
+
+    __slots__ = ("accepted", "encoded", "error", "waiters")
+
+    def __init__(self) -> None:
+        self.encoded: list[bytes] = []
+        self.waiters: list[asyncio.Future[None]] = []
+        # How many of them were taken, and why not the others.
+        self.accepted = 0
+        self.error: OutboxFullError | None = None
+
+    def apply(self, peer: str, ledger: Ledger) -> None:
+        self.accepted, self.error = len(self.encoded), None
+        if peer != ledger.owner:
+            try:
+                ledger.outbox.check_room(peer, self.accepted)
+            except OutboxFullError as error:
+                self.accepted, self.error = ledger.outbox.room(peer), error
+        ledger.append_all(peer, self.encoded[: self.accepted])
+
+    def complete(self) -> None:
+        for done in self.waiters[: self.accepted]:
+            if not done.done():
+                done.set_result(None)
+        for done in self.waiters[self.accepted :]:
+            tell(done, self.error)
+
+
+class SendBatchMutation(Unit):
+    """Posts without idempotency keys that wait for the same commit, each by itself.
+
+    Most posts are of this kind, so what is done once for many of them is not done for each.
+    """
+
+    __slots__ = ("_batches",)
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._batches: dict[str, _PeerSends] = {}
+
+    def add(self, post: EncodedMessage, done: asyncio.Future[None]) -> None:
+        """Take one more, as long as the commit has not begun."""
+        batch = self._batches.get(post.peer)
+        if batch is None:
+            batch = self._batches[post.peer] = _PeerSends()
+        batch.encoded.append(post.encoded)
+        batch.waiters.append(done)
+
+    def apply(self, ledger: Ledger) -> None:
+        for peer, batch in self._batches.items():
+            batch.apply(peer, ledger)
+
+    def settle(self, error: Exception | None) -> None:
+        for batch in self._batches.values():
+            if error is None:
+                batch.complete()
+            else:
+                for done in batch.waiters:
+                    tell(done, error)
+
+
+def submit_send(writer: Writer, post: EncodedMessage) -> asyncio.Future[None]:
+    """Have a post without an idempotency key committed with the others that wait for it."""
+    done: asyncio.Future[None] = writer.create_future()
+    newest = writer.newest
+    if type(newest) is SendBatchMutation:
+        newest.add(post, done)
+        writer.grow(len(post.encoded))
+    else:
+        gathering = SendBatchMutation(len(post.encoded))
+        gathering.add(post, done)
+        writer.submit(gathering)
+    return done

@@ -1,0 +1,64 @@
+"""A connection of psycopg that can be lent: a second one of that class on the same session."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from postroad.core.errors import UsageError
+
+from .guarded_connection import GuardedConnection, GuardedCursor
+
+_TEXTS = re.compile("'(?:[^']|'')*'")
+
+
+class GuardedPsycopgCursor(GuardedCursor, psycopg.Cursor[Any]):  # type: ignore[misc]  # Any arguments.
+    """A cursor that a user's function works with."""
+
+    @contextmanager
+    def copy(self, statement: Any, *args: Any, **options: Any) -> Iterator[Any]:
+        """Copy rows in or out."""
+        assert self._lease is not None
+        lease = self._lease
+        lease.check()
+        with lease.running(statement) as text:
+            # Copies are sent in a way that would take a second statement along.
+            if lease.database.single(_TEXTS.sub("", text), None):
+                raise UsageError("a copy is one statement; leave out what follows its `;`")
+            lease.is_in_driver = True
+            try:
+                with super().copy(statement, *args, **options) as copy:
+                    yield copy
+            finally:
+                lease.is_in_driver = False
+
+    def __next__(self) -> Any:
+        assert self._lease is not None
+        return self._lease.drive(super().__next__)
+
+
+class GuardedServerCursor(GuardedPsycopgCursor, psycopg.ServerCursor[Any]):  # type: ignore[misc]
+    """A cursor whose rows stay on the server."""
+
+    def __del__(self, *_: object) -> None:
+        """It is closed with its lease."""
+
+
+class GuardedPsycopgConnection(GuardedConnection, psycopg.Connection[Any]):  # type: ignore[misc]  # Any.
+    """What users are lent; the store has another one on the same session."""
+
+    _settable = ("row_factory",)
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        super().__init__(connection.pgconn)
+        # Both know what is prepared, and forget it when a table changes.
+        self._prepared = connection._prepared
+        self.cursor_factory = GuardedPsycopgCursor
+        self.server_cursor_factory = GuardedServerCursor
+
+    def __del__(self, *_: object) -> None:
+        """The session is the store's, which closes it."""

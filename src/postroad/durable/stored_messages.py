@@ -1,0 +1,96 @@
+"""A message at rest and on its way, and the pages that letters are kept and sent in."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from postroad.core.errors import MalformedPayloadError
+
+NEVER_MS = (1 << 62) - 1
+"""A time that does not come."""
+
+
+# What every database has room for; more can only be meant ill.
+Id: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+PRIORITY_MAX = 1_000
+Priority: TypeAlias = Annotated[int, msgspec.Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
+
+
+class StoredMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One message as it is stored and as it travels; its place in a page gives its number."""
+
+    id: Id
+    """Chosen by the sender; with the sender's name it tells a message from all others."""
+    queue: str
+    body: bytes
+    sent_ms: Moment
+    """By the clock of the sender, like every time in here; milliseconds since 1970."""
+    key: str | None = None
+    """Messages of equal keys are handled one after the other, in the order they were posted."""
+    headers: dict[str, str] | None = None
+    priority: Priority = 0
+    deliver_at_ms: Moment = 0
+    """Not to be handled earlier."""
+    expires_ms: Moment = 0
+    """Not to be handled later; 0 if it may always."""
+    reply_to: str | None = None
+    """Queue of the sender that takes the answer."""
+    in_reply_to: Id | None = None
+    """The letter this one is a reply to."""
+
+    @property
+    def is_fifo(self) -> bool:
+        """Whether its turn is simply the order of arrival."""
+        return self.priority == 0 and self.deliver_at_ms == 0
+
+
+_encoder = msgspec.msgpack.Encoder()
+_page_decoder = msgspec.msgpack.Decoder(list[StoredMessage])
+_letter_decoder = msgspec.msgpack.Decoder(StoredMessage)
+
+encode_stored_message = _encoder.encode
+
+
+def decode_stored_message(data: bytes) -> StoredMessage:
+    """Read back what `encode_letter` wrote."""
+    return _letter_decoder.decode(data)
+
+
+def split_into_batches(
+    encoded: Sequence[bytes], letters_max: int, bytes_max: int
+) -> Iterator[Sequence[bytes]]:
+    """Cut letters that are encoded into what makes a page each."""
+    ends = list(accumulate(map(len, encoded)))
+    start = size = 0
+    while start < len(encoded):
+        fitting = bisect_right(ends, size + bytes_max, start)
+        stop = min(max(fitting, start + 1), start + letters_max)
+        yield encoded[start:stop]
+        start, size = stop, ends[stop - 1]
+
+
+def join_batch(encoded: Sequence[bytes]) -> bytes:
+    """Make one page of letters that are encoded already."""
+    count = len(encoded)
+    head = bytes((0x90 | count,)) if count < 16 else struct.pack(">BH", 0xDC, count)
+    return b"".join((head, *encoded))
+
+
+def encode_batch(letters: Iterable[StoredMessage]) -> bytes:
+    """Make one page of letters."""
+    return join_batch([_encoder.encode(letter) for letter in letters])
+
+
+def decode_batch(page: bytes) -> list[StoredMessage]:
+    """The letters of a page; raises MalformedPayloadError if it is none."""
+    try:
+        return _page_decoder.decode(page)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedPayloadError(f"no page of letters: {error}") from error
