@@ -1,68 +1,79 @@
 """Flows: conversations between nodes that survive every crash."""
 
-from postroad.durable.config import Retry
+from postroad.core import RetryPolicy
+from postroad.core.injection import INJECTED
 
 from .config import FlowsConfig
-from .definition import Definition, NondeterministicFlow, flow, responds_to
+from .definition import FlowDefinition, NondeterminismWarning, flow, responder
 from .errors import (
-    Draining,
+    DrainingError,
     FlowError,
-    FlowKilled,
-    FlowMismatch,
-    FlowParked,
-    FlowTimeout,
-    HistoryFull,
-    Nondeterminism,
-    NoSuchFlow,
-    NoSuchSchedule,
-    PeerFailed,
-    SessionEnded,
-    SessionRejected,
-    SignalsFull,
-    StepFailed,
-    Unrecordable,
-    WrongSignal,
+    FlowKilledError,
+    FlowNotFoundError,
+    FlowParkedError,
+    FlowTimeoutError,
+    HistoryFullError,
+    NondeterminismError,
+    PeerFlowFailedError,
+    ScheduleNotFoundError,
+    SerializationError,
+    SessionEndedError,
+    SessionRejectedError,
+    SignalBufferFullError,
+    StepFailedError,
+    UnrecordedAwaitError,
+    WrongSignalError,
 )
-from .flows import FlowHandle, Flows
-from .handle import Flow, Session
-from .life import Status
+from .flows import FlowHandle, FlowService
+from .handle import FlowContext, FlowSession
+from .life import FlowStatus
 from .operations import FlowView, StepView
-from .schedule import CatchUp
+from .schedule import CatchUpPolicy
 from .scheduling import ScheduleView
-from .session import PeerInfo
+from .session import PeerFlowInfo
+from .step_calls import StepCaller
+from .step_signature import StepId, StoreConnection
+from .sync_context import SyncFlowContext, SyncFlowSession, SyncStepCaller
 
 __all__ = [
-    "CatchUp",
-    "Definition",
-    "Draining",
-    "Flow",
+    "INJECTED",
+    "CatchUpPolicy",
+    "DrainingError",
+    "FlowContext",
+    "FlowDefinition",
     "FlowError",
     "FlowHandle",
-    "FlowKilled",
-    "FlowMismatch",
-    "FlowParked",
-    "FlowTimeout",
+    "FlowKilledError",
+    "FlowNotFoundError",
+    "FlowParkedError",
+    "FlowService",
+    "FlowSession",
+    "FlowStatus",
+    "FlowTimeoutError",
     "FlowView",
-    "Flows",
     "FlowsConfig",
-    "HistoryFull",
-    "NoSuchFlow",
-    "NoSuchSchedule",
-    "Nondeterminism",
-    "NondeterministicFlow",
-    "PeerFailed",
-    "PeerInfo",
-    "Retry",
+    "HistoryFullError",
+    "NondeterminismError",
+    "NondeterminismWarning",
+    "PeerFlowFailedError",
+    "PeerFlowInfo",
+    "RetryPolicy",
+    "ScheduleNotFoundError",
     "ScheduleView",
-    "Session",
-    "SessionEnded",
-    "SessionRejected",
-    "SignalsFull",
-    "Status",
-    "StepFailed",
+    "SerializationError",
+    "SessionEndedError",
+    "SessionRejectedError",
+    "SignalBufferFullError",
+    "StepCaller",
+    "StepFailedError",
+    "StepId",
     "StepView",
-    "Unrecordable",
-    "WrongSignal",
+    "StoreConnection",
+    "SyncFlowContext",
+    "SyncFlowSession",
+    "SyncStepCaller",
+    "UnrecordedAwaitError",
+    "WrongSignalError",
     "flow",
-    "responds_to",
+    "responder",
 ]

@@ -7,26 +7,26 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import tables
-from .background import LOADING_MAX, read_patiently
-from .definition import Definition
-from .events import Began, Event, Killed, Retried
-from .head import Head
-from .life import Status
-from .machine import Machine
-from .quarantine import is_guilty
-from .resident import Resident
-from .slots import ACTIVE, Slots
+from .background import LOADING_MAX, read_with_retry
+from .definition import FlowDefinition
+from .events import FlowEvent, FlowKillRequested, FlowReleased, FlowRetryRequested
+from .head import FlowState
+from .life import FlowStatus
+from .machine import FlowStateMachine
+from .quarantine import is_convicted
+from .resident import LoadedFlow
+from .slots import ACTIVE_STATUSES, ConcurrencySlots
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .engine import FlowEngine
 
 
 logger = logging.getLogger("postroad.flows")
 
-_AT_ONCE = 1_000
+_PAGE_SIZE = 1_000
 
 
-class Admission:
+class AdmissionController:
     """Counts the flows that run, and begins others as there is room.
 
     Attributes:
@@ -34,143 +34,147 @@ class Admission:
         is_draining: whether nothing new is begun.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: FlowEngine) -> None:
         self._engine = engine
-        self.slots = Slots()
+        self.slots = ConcurrencySlots()
         self.is_draining = False
         # Those that could begin or go on if there were room, by name; others are in the store.
-        self._waiting: dict[str, dict[int, Event]] = {}
+        self._waiting: dict[str, dict[int, FlowEvent]] = {}
 
     async def open(self) -> None:
         """Count those that run already, and report those that nobody can read."""
-        for (name, status), number in (await self._engine.store.read(tables.count)).items():
-            if status is Status.UNREADABLE:
+        for (name, status), number in (
+            await self._engine.store.read(tables.count_by_name_and_status)
+        ).items():
+            if status is FlowStatus.UNREADABLE:
                 logger.error(
                     "%d flows of %s have a status that this version of Postroad does not know: "
                     "they are left alone; see `postroad flow ls --status unreadable`",
                     number, name,
                 )  # fmt: skip
-            if status not in ACTIVE:
+            if status not in ACTIVE_STATUSES:
                 continue
             if self._engine.registry.find(name) is not None:
                 self.slots.add(name, number)
             else:
                 await self._count_renamed(name, status)
 
-    async def _count_renamed(self, name: str, status: Status) -> None:
-        def count(head: Head) -> None:
-            definition = self._engine.assembly.definition_of(head)
+    async def _count_renamed(self, name: str, status: FlowStatus) -> None:
+        def count(state: FlowState) -> None:
+            definition = self._engine.machines.definition_of(state)
             self.slots.add(name if definition is None else definition.name)
 
         await self._for_each(status, name, count)
 
     async def _for_each(
-        self, status: Status, name: str | None, act: Callable[[Head], None]
+        self, status: FlowStatus, name: str | None, act: Callable[[FlowState], None]
     ) -> None:
         """Do something with all flows of a status, the oldest first, however many there are."""
         engine, after = self._engine, 0
         while True:
-            heads = await engine.store.read(tables.list_idle, status, name, _AT_ONCE, after)
-            for head in heads:
-                await engine.background.wait_for_room(LOADING_MAX)
-                act(head)
-            if len(heads) < _AT_ONCE:
+            states = await engine.store.read(tables.list_by_status, status, name, _PAGE_SIZE, after)
+            for state in states:
+                await engine.background.wait_for_capacity(LOADING_MAX)
+                act(state)
+            if len(states) < _PAGE_SIZE:
                 return
-            after = heads[-1].id
+            after = states[-1].id
 
-    async def wake_idle(self) -> None:
+    async def retry_parked(self) -> None:
         """Take up those that no timer and no message wakes: there may be code for them now."""
 
-        def retry(head: Head) -> None:
-            if not is_guilty(head):
-                self._begin(head, Retried())
+        def retry(state: FlowState) -> None:
+            if not is_convicted(state):
+                self._start(state, FlowRetryRequested())
 
-        await self._for_each(Status.PARKED, None, retry)
-        await self.begin_held()
+        await self._for_each(FlowStatus.PARKED, None, retry)
+        await self.start_held()
 
-    async def begin_held(self) -> None:
+    async def start_held(self) -> None:
         """Begin what was held back, where there is code and room for it."""
         if self.is_draining:
             return
 
-        def begin(head: Head) -> None:
-            self._begin(head, Began())
+        def begin(state: FlowState) -> None:
+            self._start(state, FlowReleased())
 
-        await self._for_each(Status.HELD, None, begin)
+        await self._for_each(FlowStatus.HELD, None, begin)
         for definition in self._engine.registry:
             if definition.concurrency is not None:
-                await self._fill(definition)
+                await self._start_waiting(definition)
             else:
                 # They may have been queued by code that had a limit.
-                await self._for_each(Status.QUEUED, definition.name, begin)
-        for name, status in await self._engine.store.read(tables.count):
-            if status is Status.QUEUED and self._engine.registry.find(name) is None:
+                await self._for_each(FlowStatus.QUEUED, definition.name, begin)
+        for name, status in await self._engine.store.read(tables.count_by_name_and_status):
+            if status is FlowStatus.QUEUED and self._engine.registry.find(name) is None:
                 # Responders are known by whom they respond to: this one has another name now.
                 await self._for_each(status, name, begin)
 
-    def _begin(self, head: Head, event: Began | Retried) -> None:
+    def _start(self, state: FlowState, event: FlowReleased | FlowRetryRequested) -> None:
         """Begin a flow or go on with it, now or when there is room."""
-        definition = self._engine.assembly.definition_of(head)
-        if definition is None or self._refuse(head, definition):
+        definition = self._engine.machines.definition_of(state)
+        if definition is None or self._reject_incompatible(state, definition):
             return
         if not self.slots.free(definition):
-            self._waiting.setdefault(definition.name, {})[head.id] = event
+            self._waiting.setdefault(definition.name, {})[state.id] = event
             return
         if definition.concurrency is not None:
-            self.slots.reserve(definition.name, head.id)
-        self._engine.tell(head.id, event)
+            self.slots.reserve(definition.name, state.id)
+        self._engine.dispatch(state.id, event)
 
-    def _refuse(self, head: Head, definition: Definition[Any, Any]) -> bool:
+    def _reject_incompatible(self, state: FlowState, definition: FlowDefinition[Any, Any]) -> bool:
         """Reject a session that was kept until there was code, if the code is not for it."""
-        origin = head.origin
-        if origin is None or head.status not in (Status.HELD, Status.QUEUED):
+        origin = state.initiated_by
+        if origin is None or state.status not in (FlowStatus.HELD, FlowStatus.QUEUED):
             return False
-        refusal = definition.refusal_of(origin.flow, origin.version)
+        refusal = definition.rejection_reason(origin.flow, origin.version)
         if refusal is None:
             return False
-        self._engine.tell(head.id, Killed(refusal))
+        self._engine.dispatch(state.id, FlowKillRequested(refusal))
         return True
 
-    def count(self, resident: Resident, machine: Machine) -> None:
+    def update_running(self, loaded: LoadedFlow, machine: FlowStateMachine) -> None:
         """Note whether a flow runs now."""
-        name = machine.head.name
-        self.slots.release(resident.id)
-        is_active = machine.head.status in ACTIVE
-        if is_active != resident.is_counted:
-            resident.is_counted = is_active
+        name = machine.state.name
+        self.slots.release(loaded.id)
+        is_active = machine.state.status in ACTIVE_STATUSES
+        if is_active != loaded.is_counted:
+            loaded.is_counted = is_active
             self.slots.add(name, 1 if is_active else -1)
             if not is_active:
-                self.fill(name)
+                self.start_waiting(name)
 
-    def recount(self, resident: Resident, machine: Machine) -> None:
+    def restore_running(self, loaded: LoadedFlow, machine: FlowStateMachine) -> None:
         """What was not committed has not happened: count a flow as it is in the store."""
-        self.slots.release(resident.id)
-        was_counted = resident.was_counted
-        if was_counted != resident.is_counted:
-            resident.is_counted = was_counted
-            self.slots.add(machine.head.name, 1 if was_counted else -1)
+        self.slots.release(loaded.id)
+        was_counted = loaded.was_counted
+        if was_counted != loaded.is_counted:
+            loaded.is_counted = was_counted
+            self.slots.add(machine.state.name, 1 if was_counted else -1)
             if not was_counted:
-                self.fill(machine.head.name)
+                self.start_waiting(machine.state.name)
 
-    def reconsider(self, head: Head) -> None:
+    def start_if_possible(self, state: FlowState) -> None:
         """Begin a flow that need not wait: what should have begun it may have been lost."""
-        if head.status is Status.QUEUED:
-            self.fill(head.name)
-        elif head.status is Status.HELD and not self.is_draining:
-            self._begin(head, Began())
+        if state.status is FlowStatus.QUEUED:
+            self.start_waiting(state.name)
+        elif state.status is FlowStatus.HELD and not self.is_draining:
+            self._start(state, FlowReleased())
 
-    def release(self, id: int) -> None:
+    def release_slot(self, id: int) -> None:
         """A flow does not begin after all, so another one may."""
         if (name := self.slots.release(id)) is not None:
-            self.fill(name)
+            self.start_waiting(name)
 
-    def fill(self, name: str) -> None:
+    def start_waiting(self, name: str) -> None:
         """There may be room for another flow of that name."""
         definition = self._engine.registry.find(name)
         if definition is not None and definition.concurrency is not None:
-            self._engine.background.spawn(self._fill(definition), f"postroad flows of {name}")
+            self._engine.background.spawn(
+                self._start_waiting(definition), f"postroad flows of {name}"
+            )
 
-    async def _fill(self, definition: Definition[Any, Any]) -> None:
+    async def _start_waiting(self, definition: FlowDefinition[Any, Any]) -> None:
         """Begin those that wait, as many as there is room for."""
         name = definition.name
         if self.is_draining:
@@ -179,13 +183,15 @@ class Admission:
         while waiting and self.slots.free(definition):
             id = next(iter(waiting))
             self.slots.reserve(name, id)
-            self._engine.tell(id, waiting.pop(id))
+            self._engine.dispatch(id, waiting.pop(id))
         free = self.slots.free(definition)
         if not free:
             return
         store = self._engine.store
         # Nobody else would look for them if this were given up.
-        for head in await read_patiently(store, tables.list_idle, Status.QUEUED, name, free):
-            if not self._refuse(head, definition) and self.slots.free(definition):
-                self.slots.reserve(name, head.id)
-                self._engine.tell(head.id, Began())
+        for state in await read_with_retry(
+            store, tables.list_by_status, FlowStatus.QUEUED, name, free
+        ):
+            if not self._reject_incompatible(state, definition) and self.slots.free(definition):
+                self.slots.reserve(name, state.id)
+                self._engine.dispatch(state.id, FlowReleased())

@@ -14,13 +14,13 @@ from . import tables
 
 logger = logging.getLogger("postroad.flows")
 
-_AT_ONCE = 256
+_PAGE_SIZE = 256
 # A wall clock may jump; looking from time to time makes up for it.
-_LOOK_AGAIN_S = 30.0
-_STORE_AWAY_MS = 1_000
+_RESCAN_INTERVAL_S = 30.0
+_STORE_RETRY_MS = 1_000
 
 
-class Alarm:
+class WakeupTimer:
     """One timer for all flows that sleep in the store.
 
     Args:
@@ -34,7 +34,7 @@ class Alarm:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms = 0
-        self._looking: asyncio.Task[None] | None = None
+        self._scan_task: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def set(self, due_ms: int) -> None:
@@ -46,37 +46,39 @@ class Alarm:
                 return
             self._timer.cancel()
         self._due_ms = due_ms
-        pause_s = min(max(due_ms - now_ms(), 0) / 1000, _LOOK_AGAIN_S)
-        self._timer = self._loop.call_later(pause_s, self._ring)
+        pause_s = min(max(due_ms - now_ms(), 0) / 1000, _RESCAN_INTERVAL_S)
+        self._timer = self._loop.call_later(pause_s, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        if self._looking is None or self._looking.done():
-            self._looking = self._loop.create_task(self.look(), name="postroad flows that are due")
+        if self._scan_task is None or self._scan_task.done():
+            self._scan_task = self._loop.create_task(
+                self.scan(), name="postroad flows that are due"
+            )
         else:
             # It goes on with what is due now when it has done with what was.
-            self.set(now_ms() + _STORE_AWAY_MS)
+            self.set(now_ms() + _STORE_RETRY_MS)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         """Take up those whose time has come, and set the timer for the next."""
         after = 0
         try:
             while True:
                 now = now_ms()
-                ids = await self._store.read(tables.due, now, after, _AT_ONCE)
+                ids = await self._store.read(tables.list_due, now, after, _PAGE_SIZE)
                 for id in ids:
                     await self._wake(id)
-                if len(ids) < _AT_ONCE:
+                if len(ids) < _PAGE_SIZE:
                     break
                 after = ids[-1]
-            next_ms = await self._store.read(tables.next_due_ms, now)
+            next_ms = await self._store.read(tables.next_wakeup_ms, now)
         except StoreError as error:
             logger.debug("no flow can be woken now: %s", error)
-            next_ms = now_ms() + _STORE_AWAY_MS
+            next_ms = now_ms() + _STORE_RETRY_MS
         except Exception:
             # Nobody else would wake the others.
             logger.exception("flows that are due could not be woken")
-            next_ms = now_ms() + _STORE_AWAY_MS
+            next_ms = now_ms() + _STORE_RETRY_MS
         if next_ms is not None:
             self.set(next_ms)
 
@@ -85,9 +87,9 @@ class Alarm:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._scan_task is not None:
+            self._scan_task.cancel()
+            await asyncio.gather(self._scan_task, return_exceptions=True)
 
 
 def now_ms() -> int:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
-from .records import Kind, Position, label
+from .records import CommandKind, Position, command_label
 
 
-class Ask:
+class FlowCommand:
     """Something that is done for the code and recorded.
 
     Attributes:
         is_immediate: whether the code goes on at once; otherwise it waits.
         is_work: whether only this process can do it, so that it must be begun again after a crash.
-        deadline_ms: when the waiting ends with FlowTimeout.
+        deadline_ms: when the waiting ends with FlowTimeoutError.
     """
 
     __slots__ = ("deadline_ms", "digest", "name", "position")
 
-    kind: Kind
+    kind: CommandKind
     is_immediate = False
-    is_work = False
+    is_local_work = False
 
     def __init__(self, name: str, digest: bytes = b"", deadline_ms: int | None = None) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class Ask:
         # Set when the code waits for it, unless it has a place of its own.
         self.position: Position = ()
 
-    def __await__(self) -> Generator[Ask, Any, Any]:
+    def __await__(self) -> Generator[FlowCommand, Any, Any]:
         return (yield self)
 
     @property
@@ -38,14 +38,14 @@ class Ask:
         """Numbers of the sessions it is about."""
         return ()
 
-    def read(self, value: bytes | None) -> Any:
+    def decode_result(self, value: bytes | None) -> Any:
         """What the code gets, from what was recorded."""
         return None
 
     @property
     def label(self) -> str:
         """How it is shown."""
-        return label(self.position, self.kind, self.name)
+        return command_label(self.position, self.kind, self.name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.label}>"
@@ -59,35 +59,35 @@ class ContinueAsNew(BaseException):
         self.arguments = arguments
 
 
-class Fork:
+class ParallelBranches:
     """Branches that run at the same time.
 
     Attributes:
         names: of the branches; with names it ends when the first of them does.
-        keeps_errors: whether errors are results like others.
+        returns_errors: whether errors are results like others.
         scope: the subflow they are; None in the flow they are started by.
     """
 
-    __slots__ = ("coroutines", "keeps_errors", "names", "scope")
+    __slots__ = ("coroutines", "names", "returns_errors", "scope")
 
     def __init__(
         self,
         coroutines: Sequence[Coroutine[Any, Any, Any]],
         names: Sequence[str] | None = None,
         *,
-        keeps_errors: bool = False,
+        returns_errors: bool = False,
         scope: object | None = None,
     ) -> None:
         self.coroutines = coroutines
         self.names = names
-        self.keeps_errors = keeps_errors
+        self.returns_errors = returns_errors
         self.scope = scope
 
-    def __await__(self) -> Generator[Fork, Any, Any]:
+    def __await__(self) -> Generator[ParallelBranches, Any, Any]:
         return (yield self)
 
 
-class Outcome:
+class CommandResult:
     """What came of an ask: a value, or an error."""
 
     __slots__ = ("error", "value")
@@ -97,7 +97,7 @@ class Outcome:
         self.error = error
 
 
-NOTHING = Outcome()
+EMPTY_RESULT = CommandResult()
 
-Answer = Callable[[Ask], Outcome | None]
+CommandHandler = Callable[[FlowCommand], CommandResult | None]
 """Answers an ask at once, or says None: the code waits."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from .code import Code
+from .code import FlowCoroutine
 from .config import FlowsConfig
-from .definition import Definition, Registry
-from .errors import FlowMismatch
-from .handle import Flow, Session
-from .head import Head
-from .lifecycle import Bounds
-from .machine import Machine
-from .resident import Resident
+from .definition import FlowDefinition, FlowRegistry
+from .errors import NondeterminismError
+from .handle import FlowContext, FlowSession
+from .head import FlowState
+from .lifecycle import FlowLimits
+from .machine import FlowStateMachine
+from .resident import LoadedFlow
 
 
-class Assembly:
+class MachineFactory:
     """Makes machines.
 
     Args:
@@ -25,52 +25,54 @@ class Assembly:
         payload_max: size of the largest thing a flow may send.
     """
 
-    def __init__(self, registry: Registry, config: FlowsConfig, payload_max: int) -> None:
+    def __init__(self, registry: FlowRegistry, config: FlowsConfig, payload_max: int) -> None:
         self._registry = registry
         self._config = config
         self._payload_max = payload_max
-        self._bounds = Bounds(
-            attempts=config.attempts_max,
-            pause_ms=self._pause_ms,
-            steps=config.history_steps_max,
-            bytes=config.history_bytes_max,
+        self._bounds = FlowLimits(
+            max_attempts=config.attempts_max,
+            retry_delay_ms=self._retry_delay_ms,
+            max_steps=config.history_steps_max,
+            max_bytes=config.history_bytes_max,
         )
 
-    def definition_of(self, head: Head) -> Definition[Any, Any] | None:
+    def definition_of(self, state: FlowState) -> FlowDefinition[Any, Any] | None:
         """The code of a flow."""
-        if head.origin is not None:
-            return self._registry.responder(head.origin.flow)
-        return self._registry.find(head.name)
+        if state.initiated_by is not None:
+            return self._registry.find_responder(state.initiated_by.flow)
+        return self._registry.find(state.name)
 
-    def make_machine(self, resident: Resident, head: Head, **known: Any) -> Machine:
+    def create_machine(
+        self, loaded: LoadedFlow, state: FlowState, **known: Any
+    ) -> FlowStateMachine:
         """The machine of a flow, with what is known of it besides its head."""
-        definition = self.definition_of(head)
-        machine = Machine(
-            head,
-            lambda machine: self._make_code(resident, machine),
-            heard_max=self._config.heard_max,
+        definition = self.definition_of(state)
+        machine = FlowStateMachine(
+            state,
+            lambda machine: self._create_coroutine(loaded, machine),
+            buffer_max=self._config.heard_max,
             payload_max=self._payload_max,
             app="" if definition is None else definition.app,
             **known,
         )
-        machine.bounds = self._bounds
-        machine.dialogues.signals_max = self._config.signals_max
-        machine.dialogues.signals_bytes_max = self._config.signals_bytes_max
+        machine.limits = self._bounds
+        machine.sessions.signals_max = self._config.signals_max
+        machine.sessions.signals_bytes_max = self._config.signals_bytes_max
         return machine
 
-    def _pause_ms(self, attempts: int) -> int:
-        return round(self._config.retry.pause_s(attempts, random.random()) * 1000)
+    def _retry_delay_ms(self, attempts: int) -> int:
+        return round(self._config.retry.delay_s(attempts, random.random()) * 1000)
 
-    def _make_code(self, resident: Resident, machine: Machine) -> Code:
-        head = machine.head
-        definition = self.definition_of(head)
+    def _create_coroutine(self, loaded: LoadedFlow, machine: FlowStateMachine) -> FlowCoroutine:
+        state = machine.state
+        definition = self.definition_of(state)
         if definition is None:
-            raise FlowMismatch(f"no flow {head.name!r} is known at this node any more")
-        flow = resident.flow = Flow(machine, definition)
-        if head.origin is not None:
-            head.name, head.version = definition.name, definition.version
-            coroutine = definition.function(flow, Session(flow, machine.dialogues.sessions[0]))
+            raise NondeterminismError(f"no flow {state.name!r} is known at this node any more")
+        flow = loaded.ctx = FlowContext(machine, definition)
+        if state.initiated_by is not None:
+            state.name, state.version = definition.name, definition.version
+            coroutine = definition(flow, FlowSession(flow, machine.sessions.by_number[0]))
         else:
-            args, kwargs = definition.decode_arguments(head.arguments)
-            coroutine = definition.function(flow, *args, **kwargs)
-        return Code(coroutine, definition, machine.answer, machine.withdraw)
+            args, kwargs = definition.decode_arguments(state.arguments)
+            coroutine = definition(flow, *args, **kwargs)
+        return FlowCoroutine(coroutine, definition, machine.execute, machine.cancel_command)

@@ -8,6 +8,7 @@ its own methods, subflows, and functions that can be looked into as well.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -34,16 +35,16 @@ class _Undecidable(Exception):
 
 def find_signals(function: Callable[..., Any]) -> Signals | None:
     """What the code of a flow can ask for; None if nobody can tell."""
-    search = _Search()
+    search = _SignalFinder()
     try:
-        search.look_into(function, 0)
+        search.follow_function(function, 0)
     except Exception:
         # Whatever is odd about the function, signals are taken for it then.
         return None
     return search.signals
 
 
-class _Search:
+class _SignalFinder:
     """Follows the flow object through functions."""
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class _Search:
         self._seen: set[tuple[object, int | str]] = set()
         self._depth = 0
 
-    def look_into(self, function: object, parameter: int | str) -> None:
+    def follow_function(self, function: object, parameter: int | str) -> None:
         """Look at what a function does with the flow that it gets as a parameter."""
         if not isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
             raise _Undecidable
@@ -67,14 +68,14 @@ class _Search:
         if definition is None:
             raise _Undecidable
         names = Bindings(definition.body, definition.args).names
-        _Body(self, definition, [names, *outer_names(function)]).follow(parameter)
+        _FunctionBody(self, definition, [names, *outer_names(function)]).follow(parameter)
 
 
-class _Body:
+class _FunctionBody:
     """The body of one function."""
 
     def __init__(
-        self, search: _Search, node: _Function, scopes: list[Mapping[str, object]]
+        self, search: _SignalFinder, node: _Function, scopes: list[Mapping[str, object]]
     ) -> None:
         self._search = search
         self._node = node
@@ -99,7 +100,7 @@ class _Body:
     def _on_use(self, node: ast.Name) -> None:
         parent = self._parents.get(node)
         if isinstance(parent, ast.Attribute) and isinstance(parent.ctx, ast.Load):
-            if parent.attr in ("signal", "call"):
+            if parent.attr in ("wait_for_signal", "run_subflow"):
                 self._on_method(parent)
         elif isinstance(parent, ast.Call):
             self._on_argument(parent, parent.args.index(node))
@@ -113,16 +114,21 @@ class _Body:
 
     def _on_method(self, method: ast.Attribute) -> None:
         call = self._parents.get(method)
-        if not isinstance(call, ast.Call) or call.func is not method:
+        if not isinstance(call, ast.Call):
             raise _Undecidable
-        if method.attr == "call":
-            definition = self._resolve(_argument(call, 0, "definition"))
-            self._search.look_into(_function_of(definition), 0)
+        # Also functools.partial(ctx.wait_for_signal, name, type), a branch of a `def`.
+        shift = int(method in call.args[:1] and self._resolve(call.func) is functools.partial)
+        if not shift and call.func is not method:
+            raise _Undecidable
+        if method.attr == "run_subflow":
+            definition = self._resolve(_argument(call, shift, "definition"))
+            self._search.follow_function(_function_of(definition), 0)
             return
-        name = self._resolve(_argument(call, 0, "name"))
+        name = self._resolve(_argument(call, shift, "name"))
         if not isinstance(name, str):
             raise _Undecidable
-        self._search.signals.setdefault(name, []).append(self._type(_argument(call, 1, "type")))
+        wanted = self._type(_argument(call, shift + 1, "type"))
+        self._search.signals.setdefault(name, []).append(wanted)
 
     def _on_argument(self, call: ast.Call, place: int | str) -> None:
         """The flow is given to a function."""
@@ -134,7 +140,7 @@ class _Body:
         if getattr(target, "function", None) is not None:
             # A flow that is called as a part of this one.
             target = _function_of(target)
-        self._search.look_into(target, place)
+        self._search.follow_function(target, place)
 
     def _resolve(self, node: ast.expr) -> object:
         if isinstance(node, ast.Constant):

@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 LOADING_MAX = 1_024
 """As many flows are read at once where there are many to read."""
-_AGAIN_S = 0.05
-_AGAIN_MAX_S = 5.0
+_RETRY_INITIAL_DELAY_S = 0.05
+_RETRY_MAX_DELAY_S = 5.0
 
 
-class Background:
+class BackgroundTasks:
     """Tasks that go on meanwhile."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Background:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s failed", task.get_name(), exc_info=error)
 
-    async def wait_for_room(self, most: int) -> None:
+    async def wait_for_capacity(self, most: int) -> None:
         """Wait until no more than so many go on."""
         while len(self._tasks) > most:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -58,7 +58,7 @@ class Background:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def read_patiently(
+async def read_with_retry(
     store: Store,
     function: Callable[Concatenate[Database, P], T],
     *args: P.args,
@@ -72,4 +72,6 @@ async def read_patiently(
         except StoreError as error:
             attempt += 1
             logger.debug("a flow cannot be read: %s", error)
-            await asyncio.sleep(min(_AGAIN_S * 2.0 ** min(attempt, 16), _AGAIN_MAX_S))
+            await asyncio.sleep(
+                min(_RETRY_INITIAL_DELAY_S * 2.0 ** min(attempt, 16), _RETRY_MAX_DELAY_S)
+            )

@@ -12,25 +12,22 @@ from typing import Any
 
 from postroad.core.errors import UsageError
 
-from .asks import Answer, Ask, Fork, Outcome
-from .errors import Nondeterminism
+from .asks import CommandHandler, CommandResult, FlowCommand, ParallelBranches
+from .errors import UnrecordedAwaitError
 from .records import Position
 
 RUNNING: ContextVar[object | None] = ContextVar("postroad_flow_code", default=None)
 """The identity of the code of a flow, where that runs: not in its steps, nor in its answers."""
 
 # Code that wants to wait on its way out is told as often as this that nobody is there.
-_CLOSED_AT_MOST = 16
-_EXCLUSIVE = (
-    "inside a transaction only its own statements can be waited for: others wait for its end"
-)
+_CLOSE_ATTEMPTS = 16
 
 
 class Branch:
     """One line of the code."""
 
     __slots__ = (
-        "asked",
+        "command",
         "context",
         "coroutine",
         "index",
@@ -38,7 +35,6 @@ class Branch:
         "position",
         "scope",
         "steps",
-        "transaction",
     )
 
     def __init__(
@@ -60,9 +56,7 @@ class Branch:
         self.index = index
         self.steps = 0
         # What it waits for.
-        self.asked: Ask | Join | None = None
-        # The block it is in.
-        self.transaction: object | None = None
+        self.command: FlowCommand | Join | None = None
 
     def next_position(self) -> Position:
         """The position of its next step."""
@@ -74,30 +68,30 @@ class Branch:
 class Join:
     """Where branches that were started together meet again."""
 
-    __slots__ = ("branches", "fork", "left", "parent", "results")
+    __slots__ = ("branches", "fork", "parent", "results", "unfinished")
 
-    def __init__(self, parent: Branch, fork: Fork) -> None:
+    def __init__(self, parent: Branch, fork: ParallelBranches) -> None:
         self.parent = parent
         self.fork = fork
         self.branches: list[Branch] = []
         self.results: list[Any] = [None] * len(fork.coroutines)
-        self.left = len(fork.coroutines)
+        self.unfinished = len(fork.coroutines)
 
-    def on_end(self, index: int, outcome: Outcome) -> Outcome | None:
+    def on_end(self, index: int, outcome: CommandResult) -> CommandResult | None:
         """One of them has ended; what the parent gets, if it need not wait for more."""
         fork = self.fork
-        self.left -= 1
-        if outcome.error is not None and not fork.keeps_errors:
-            return Outcome(error=outcome.error)
+        self.unfinished -= 1
+        if outcome.error is not None and not fork.returns_errors:
+            return CommandResult(error=outcome.error)
         self.results[index] = outcome.value if outcome.error is None else outcome.error
         if fork.names is not None:
-            return Outcome((fork.names[index], self.results[index]))
-        if self.left:
+            return CommandResult((fork.names[index], self.results[index]))
+        if self.unfinished:
             return None
-        return Outcome(self.results[0] if fork.scope is not None else self.results)
+        return CommandResult(self.results[0] if fork.scope is not None else self.results)
 
 
-class Code:
+class FlowCoroutine:
     """The code of one flow, and where it is.
 
     Args:
@@ -106,14 +100,23 @@ class Code:
         withdraw: told that nobody waits for something any more.
     """
 
-    __slots__ = ("_answer", "_ready", "_withdraw", "current", "end", "identity", "root", "waiting")
+    __slots__ = (
+        "_cancel_command",
+        "_execute",
+        "_ready",
+        "current",
+        "identity",
+        "result",
+        "root",
+        "waiting",
+    )
 
     def __init__(
         self,
         coroutine: Coroutine[Any, Any, Any],
         scope: object | None,
-        answer: Answer,
-        withdraw: Callable[[Ask], None],
+        execute: CommandHandler,
+        cancel_command: Callable[[FlowCommand], None],
     ) -> None:
         self.root = Branch(coroutine, (), scope, copy_context())
         # Not the code itself, which would keep itself alive by its context.
@@ -122,17 +125,17 @@ class Code:
         self.current = self.root
         self.waiting: dict[Position, Branch] = {}
         # What came of it all.
-        self.end: Outcome | None = None
-        self._answer = answer
-        self._withdraw = withdraw
-        self._ready: deque[tuple[Branch, Outcome]] = deque()
+        self.result: CommandResult | None = None
+        self._execute = execute
+        self._cancel_command = cancel_command
+        self._ready: deque[tuple[Branch, CommandResult]] = deque()
 
     def start(self) -> None:
         """Run until everything waits, or all is over."""
-        self._ready.append((self.root, Outcome()))
+        self._ready.append((self.root, CommandResult()))
         self._run()
 
-    def resume(self, position: Position, outcome: Outcome) -> None:
+    def resume(self, position: Position, outcome: CommandResult) -> None:
         """Give a branch what it waits for, and run until everything waits again."""
         branch = self.waiting.pop(position)
         self._ready.append((branch, outcome))
@@ -146,11 +149,11 @@ class Code:
             if branch.steps >= 0:
                 self._advance(branch, outcome)
 
-    def _advance(self, branch: Branch, outcome: Outcome | None) -> None:
+    def _advance(self, branch: Branch, outcome: CommandResult | None) -> None:
         """Run one branch until it waits."""
         coroutine, run = branch.coroutine, branch.context.run
         self.current = branch
-        branch.asked = None
+        branch.command = None
         while outcome is not None:
             try:
                 if outcome.error is None:
@@ -158,68 +161,66 @@ class Code:
                 else:
                     asked = run(coroutine.throw, outcome.error)
             except StopIteration as stop:
-                self._on_end(branch, Outcome(stop.value))
+                self._on_end(branch, CommandResult(stop.value))
                 return
             except BaseException as error:
-                self._on_end(branch, Outcome(error=error))
+                self._on_end(branch, CommandResult(error=error))
                 return
-            outcome = self._on_asked(branch, asked)
+            outcome = self._on_command(branch, asked)
 
-    def _on_asked(self, branch: Branch, asked: object) -> Outcome | None:
-        if branch.transaction is not getattr(asked, "transaction", None):
-            return Outcome(error=UsageError(_EXCLUSIVE))
-        if isinstance(asked, Ask):
+    def _on_command(self, branch: Branch, asked: object) -> CommandResult | None:
+        if isinstance(asked, FlowCommand):
             if not asked.position:
                 asked.position = branch.next_position()
             try:
-                outcome = self._answer(asked)
+                outcome = self._execute(asked)
             except Exception as error:
-                return Outcome(error=error)
+                return CommandResult(error=error)
             if outcome is None:
-                branch.asked = asked
+                branch.command = asked
                 self.waiting[asked.position] = branch
             return outcome
-        if isinstance(asked, Fork):
+        if isinstance(asked, ParallelBranches):
             return self._fork(branch, asked)
-        return Outcome(error=Nondeterminism(_explain(asked)))
+        return CommandResult(error=UnrecordedAwaitError(_describe_awaited(asked)))
 
-    def _fork(self, branch: Branch, fork: Fork) -> Outcome | None:
+    def _fork(self, branch: Branch, fork: ParallelBranches) -> CommandResult | None:
         position = branch.next_position()
         if not fork.coroutines:
             if fork.names is not None:
-                return Outcome(error=UsageError("select() needs something to wait for"))
-            return Outcome([])
+                return CommandResult(error=UsageError("select() needs something to wait for"))
+            return CommandResult([])
         join = Join(branch, fork)
-        branch.asked = join
+        branch.command = join
         scope = branch.scope if fork.scope is None else fork.scope
         for index, coroutine in enumerate(fork.coroutines):
             # A subflow is the only branch, so its position needs no number.
             place = position if fork.scope is not None else (*position, index)
             child = Branch(coroutine, place, scope, branch.context.copy(), join, index)
             join.branches.append(child)
-            self._ready.append((child, Outcome()))
+            self._ready.append((child, CommandResult()))
         return None
 
-    def _on_end(self, branch: Branch, outcome: Outcome) -> None:
+    def _on_end(self, branch: Branch, outcome: CommandResult) -> None:
         branch.steps = -1
         join = branch.join
         if join is None:
-            self.end = outcome
+            self.result = outcome
             return
         control = outcome.error is not None and not isinstance(outcome.error, Exception)
         result = outcome if control else join.on_end(branch.index, outcome)
         if result is not None:
             for other in join.branches:
-                self._drop(other)
+                self._cancel_branch(other)
             self._ready.append((join.parent, result))
 
-    def _drop(self, branch: Branch) -> None:
+    def _cancel_branch(self, branch: Branch) -> None:
         """End a branch that nobody waits for."""
         for each in _innermost_first(branch):
             each.steps = -1
-            if isinstance(each.asked, Ask):
-                del self.waiting[each.asked.position]
-                self._withdraw(each.asked)
+            if isinstance(each.command, FlowCommand):
+                del self.waiting[each.command.position]
+                self._cancel_command(each.command)
             each.context.run(close_quietly, each.coroutine)
 
     def close(self) -> None:
@@ -239,14 +240,14 @@ def _innermost_first(branch: Branch) -> list[Branch]:
         each = left.pop()
         if each.steps >= 0:
             found.append(each)
-            if isinstance(each.asked, Join):
-                left += each.asked.branches
+            if isinstance(each.command, Join):
+                left += each.command.branches
     return found[::-1]
 
 
 def close_quietly(coroutine: Coroutine[Any, Any, Any]) -> None:
     """End a coroutine; what it does on its way out does not matter."""
-    for _ in range(_CLOSED_AT_MOST):
+    for _ in range(_CLOSE_ATTEMPTS):
         try:
             coroutine.close()
         except BaseException as error:
@@ -256,9 +257,9 @@ def close_quietly(coroutine: Coroutine[Any, Any, Any]) -> None:
             return
 
 
-def _explain(asked: object) -> str:
+def _describe_awaited(asked: object) -> str:
     waited = type(asked).__name__ if asked is not None else "the event loop"
     return (
-        f"the flow waited for {waited}, which is not recorded: use flow.sleep, flow.gather and "
-        "flow.select instead of those of asyncio, and do everything else inside flow.step"
+        f"the flow waited for {waited}, which is not recorded: use ctx.sleep, ctx.gather and "
+        "ctx.select instead of those of asyncio, and do everything else inside ctx.step"
     )

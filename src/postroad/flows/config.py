@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from postroad.core import RetryPolicy
 from postroad.core.limits import MIB
-from postroad.durable.config import Retry, check_positive
+from postroad.durable.config import check_positive
 
 
 class FlowsConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +49,10 @@ class FlowsConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_positive(msgspec.defstruct("Numbers", [*numbers])(**numbers))
 
     @property
-    def retry(self) -> Retry:
+    def retry(self) -> RetryPolicy:
         """How flows that ail are tried again."""
-        return Retry(attempts=self.attempts_max, first_s=self.retry_first_s, max_s=self.retry_max_s)
+        return RetryPolicy(
+            max_attempts=self.attempts_max,
+            initial_delay_s=self.retry_first_s,
+            max_delay_s=self.retry_max_s,
+        )

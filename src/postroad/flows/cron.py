@@ -105,7 +105,7 @@ _FIELDS = (
 )
 
 
-class Cron(msgspec.Struct, frozen=True):
+class CronExpression(msgspec.Struct, frozen=True):
     """A parsed cron expression in its zone; `Cron.parse` makes it."""
 
     text: str
@@ -120,12 +120,12 @@ class Cron(msgspec.Struct, frozen=True):
     """A day fits by its number or by its weekday; otherwise it has to fit by both."""
 
     @classmethod
-    def parse(cls, text: str, zone: str = "UTC") -> Cron:
+    def parse(cls, text: str, zone: str = "UTC") -> CronExpression:
         """Read an expression like `30 2 * * mon-fri`, or a shortcut like `@daily`.
 
         Raises ConfigError, which names the field, the value and what is valid.
         """
-        clock = _find_clock(zone)
+        clock = _load_timezone(zone)
         words = _split(text)
         minutes, hours, days, months, weekdays = (
             field.parse(word) for field, word in zip(_FIELDS, words, strict=True)
@@ -140,7 +140,7 @@ class Cron(msgspec.Struct, frozen=True):
         weekdays = tuple(sorted({weekday % 7 for weekday in weekdays}))
         return cls(text, zone, clock, minutes, hours, days, months, weekdays, either_day)
 
-    def after(self, ms: int) -> int:
+    def next_after(self, ms: int) -> int:
         """The first moment after this one at which it is due, both in milliseconds since 1970."""
         try:
             wall = (_EPOCH + ms * _MILLISECOND).astimezone(self._clock).replace(tzinfo=None)
@@ -203,7 +203,7 @@ def _number(word: str) -> int | None:
     return int(word) if len(word) <= 4 and word.isascii() and word.isdigit() else None
 
 
-def _find_clock(zone: str) -> tzinfo:
+def _load_timezone(zone: str) -> tzinfo:
     # Known even where no database of zones is installed.
     if zone == "UTC":
         return UTC

@@ -13,6 +13,7 @@ from typing import (
     Concatenate,
     Generic,
     ParamSpec,
+    Protocol,
     TypeVar,
     get_type_hints,
     overload,
@@ -26,18 +27,20 @@ from postroad.core.json_schema import json_schema
 
 from . import values
 from .awaited_signals import Signals, find_signals
-from .errors import WrongSignal
-from .messages import is_name
-from .purity import explain, find_impurities
+from .errors import WrongSignalError
+from .messages import is_valid_name
+from .purity import find_nondeterministic_calls, format_findings
 
 if TYPE_CHECKING:
-    from .handle import Flow, Session
+    from .handle import FlowContext, FlowSession
+    from .sync_context import SyncFlowContext, SyncFlowSession
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-Code = Callable[Concatenate["Flow", P], Coroutine[Any, Any, R]]
+FlowFunction = Callable[Concatenate["FlowContext", P], Coroutine[Any, Any, R]]
+SyncFlowFunction = Callable[Concatenate["SyncFlowContext", P], R]
 
 
 _SEVERAL = (
@@ -47,11 +50,11 @@ _SEVERAL = (
 )
 
 
-class NondeterministicFlow(UserWarning):
+class NondeterminismWarning(UserWarning):
     """The code of a flow calls something that gives another result when it is run again."""
 
 
-class Definition(Generic[P, R_co]):
+class FlowDefinition(Generic[P, R_co]):
     """A flow that can be started, or that responds to another one.
 
     Attributes:
@@ -68,7 +71,7 @@ class Definition(Generic[P, R_co]):
 
     def __init__(
         self,
-        function: Code[P, R_co],
+        function: FlowFunction[P, R_co] | SyncFlowFunction[P, R_co],
         *,
         name: str | None = None,
         version: int = 1,
@@ -78,9 +81,8 @@ class Definition(Generic[P, R_co]):
         responds_to: str | None = None,
         versions: Iterable[int] | None = None,
     ) -> None:
-        if not inspect.iscoroutinefunction(function):
-            raise UsageError(f"a flow is an `async def` function, and {function!r} is none")
-        self.function = function
+        self._start = _starter(function)
+        self.function: Callable[..., Any] = function
         self.name = name or function.__name__
         self.version = version
         self.app = app
@@ -95,15 +97,17 @@ class Definition(Generic[P, R_co]):
         self._signature = inspect.signature(function)
         # Annotations may name what is defined after it, so they are read when it first runs.
         self._types: dict[str, Any] | None = None
-        if impurities := find_impurities(function):
-            warnings.warn(NondeterministicFlow(explain(impurities, function)), stacklevel=4)
+        if impurities := find_nondeterministic_calls(function):
+            warnings.warn(
+                NondeterminismWarning(format_findings(impurities, function)), stacklevel=4
+            )
 
     def _check(self) -> None:
-        if not is_name(self.name):
+        if not is_valid_name(self.name):
             raise ConfigError(
                 f"a flow cannot be called {self.name!r}: 1 to 200 characters that can be printed"
             )
-        if self.app and not is_name(self.app):
+        if self.app and not is_valid_name(self.app):
             raise ConfigError(
                 f"app={self.app!r} of flow {self.name!r}: 1 to 200 characters that can be printed"
             )
@@ -116,11 +120,13 @@ class Definition(Generic[P, R_co]):
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise ConfigError(f"timeout={self.timeout_s} of flow {self.name!r} must be above 0")
 
-    def __call__(self, flow: Flow, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
-        """Run it as a part of another flow, which waits for it."""
-        return self.function(flow, *args, **kwargs)
+    def __call__(
+        self, ctx: FlowContext, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R_co]:
+        """The code of the flow; it may be awaited as a part of another flow."""
+        return self._start(ctx, *args, **kwargs)
 
-    def refusal_of(self, initiator: str, version: int) -> str | None:
+    def rejection_reason(self, initiator: str, version: int) -> str | None:
         """Why it does not respond to a flow of that version; None if it does."""
         if self.versions is None or version in self.versions:
             return None
@@ -134,7 +140,7 @@ class Definition(Generic[P, R_co]):
                 self._signature.bind(None, *args, **kwargs)
             except TypeError as error:
                 raise UsageError(f"flow {self.name!r}: {error}") from None
-        return values.encode((args, kwargs), f"an argument of flow {self.name!r}")
+        return values.encode_value((args, kwargs), f"an argument of flow {self.name!r}")
 
     def name_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Arguments by the names of its parameters; as they are if they do not fit any more."""
@@ -152,7 +158,7 @@ class Definition(Generic[P, R_co]):
 
     def decode_arguments(self, encoded: bytes) -> tuple[list[Any], dict[str, Any]]:
         """Arguments as the code gets them, of the types it wants."""
-        args, kwargs = values.decode(encoded, tuple[list[Any], dict[str, Any]])
+        args, kwargs = values.decode_value(encoded, tuple[list[Any], dict[str, Any]])
         types = self._find_types()
         if not kwargs and self._fits(len(args)):
             names = [*self._signature.parameters][1:]
@@ -179,7 +185,7 @@ class Definition(Generic[P, R_co]):
         return self._types
 
     def check_signal(self, name: str, encoded: bytes) -> None:
-        """Raise WrongSignal if its code asks for no such signal, as far as that can be told."""
+        """Raise WrongSignalError if its code asks for no such signal, as far as can be told."""
         if self._signals is UNSET:
             # Not before: what it names may be defined after it.
             self._signals = find_signals(self.function)
@@ -190,13 +196,13 @@ class Definition(Generic[P, R_co]):
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             names = ", ".join(map(repr, sorted(known))) or "none"
-            raise WrongSignal(
+            raise WrongSignalError(
                 f"the code of flow {self.name!r} asks for no signal {name!r}{hint} It asks for: "
                 f"{names}"
             )
-        problems = [values.problem_of(encoded, it) for it in known[name]]
+        problems = [values.type_mismatch(encoded, it) for it in known[name]]
         if None not in problems:
-            raise WrongSignal(
+            raise WrongSignalError(
                 f"signal {name!r} of flow {self.name!r} cannot have this value: {problems[0]}"
             )
 
@@ -239,8 +245,34 @@ def _convert(value: Any, hint: Any) -> Any:
     return msgspec.convert(value, hint)
 
 
+class _Define(Protocol):
+    """What `@flow(...)` does with a function of either form."""
+
+    @overload
+    def __call__(self, function: FlowFunction[P, R], /) -> FlowDefinition[P, R]: ...
+    @overload
+    def __call__(self, function: SyncFlowFunction[P, R], /) -> FlowDefinition[P, R]: ...
+
+
+class _DefineResponder(Protocol):
+    """What `@responder(...)` does with a function of either form."""
+
+    @overload
+    def __call__(
+        self, function: FlowFunction[[FlowSession], R], /
+    ) -> FlowDefinition[[FlowSession], R]: ...
+    @overload
+    def __call__(
+        self, function: SyncFlowFunction[[SyncFlowSession], R], /
+    ) -> FlowDefinition[[SyncFlowSession], R]: ...
+
+
 @overload
-def flow(function: Code[P, R], /) -> Definition[P, R]: ...
+def flow(function: FlowFunction[P, R], /) -> FlowDefinition[P, R]: ...
+
+
+@overload
+def flow(function: SyncFlowFunction[P, R], /) -> FlowDefinition[P, R]: ...
 
 
 @overload
@@ -251,11 +283,11 @@ def flow(
     app: str = "",
     concurrency: int | None = None,
     timeout: float | None = None,
-) -> Callable[[Code[P, R]], Definition[P, R]]: ...
+) -> _Define: ...
 
 
 def flow(
-    function: Code[P, R] | None = None,
+    function: Callable[..., Any] | None = None,
     /,
     *,
     name: str | None = None,
@@ -263,12 +295,14 @@ def flow(
     app: str = "",
     concurrency: int | None = None,
     timeout: float | None = None,
-) -> Definition[P, R] | Callable[[Code[P, R]], Definition[P, R]]:
+) -> Any:
     """Make a flow of a function.
 
         @flow
-        async def ping(flow: Flow, peer: str) -> str:
-            return await flow.open(peer).send_and_receive("Ping", str)
+        async def ping(ctx: FlowContext, peer: str) -> str:
+            return await ctx.open_session(peer).send_and_receive("Ping", str)
+
+    A plain `def` gets a `SyncFlowContext`, whose methods wait without `await`.
 
     Args:
         name: what it is called at every node; the function's name by default.
@@ -278,8 +312,8 @@ def flow(
         timeout: seconds after which it fails.
     """
 
-    def define(function: Code[P, R]) -> Definition[P, R]:
-        return Definition(
+    def define(function: Callable[..., Any]) -> FlowDefinition[Any, Any]:
+        return FlowDefinition(
             function,
             name=name,
             version=version,
@@ -291,8 +325,8 @@ def flow(
     return define if function is None else define(function)
 
 
-def responds_to(
-    initiator: Definition[Any, Any] | str,
+def responder(
+    initiator: FlowDefinition[Any, Any] | str,
     *,
     name: str | None = None,
     version: int = 1,
@@ -300,7 +334,7 @@ def responds_to(
     versions: Iterable[int] | None = None,
     concurrency: int | None = None,
     timeout: float | None = None,
-) -> Callable[[Code[[Session], R]], Definition[[Session], R]]:
+) -> _DefineResponder:
     """Make a flow that is begun whenever another one opens a session with this node.
 
     Args:
@@ -310,8 +344,8 @@ def responds_to(
     """
     wanted = initiator if isinstance(initiator, str) else initiator.name
 
-    def define(function: Code[[Session], R]) -> Definition[[Session], R]:
-        return Definition(
+    def define(function: Callable[..., Any]) -> FlowDefinition[Any, Any]:
+        return FlowDefinition(
             function,
             name=name,
             version=version,
@@ -325,20 +359,32 @@ def responds_to(
     return define
 
 
-class Registry:
+def _starter(function: object) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """What makes the code of a flow, to be driven as a coroutine, of a function of either form."""
+    if inspect.iscoroutinefunction(function):
+        return function
+    is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    if is_generator or not callable(function):
+        raise UsageError(f"a flow is an `async def` or a `def` function, and {function!r} is none")
+    from .sync_context import starter
+
+    return starter(function)
+
+
+class FlowRegistry:
     """The flows of a node, by name and by what they respond to."""
 
-    def __init__(self, flows: Iterable[Definition[Any, Any]] | ModuleType) -> None:
-        self._flows: dict[str, Definition[Any, Any]] = {}
-        self._responders: dict[str, Definition[Any, Any]] = {}
+    def __init__(self, flows: Iterable[FlowDefinition[Any, Any]] | ModuleType) -> None:
+        self._flows: dict[str, FlowDefinition[Any, Any]] = {}
+        self._responders: dict[str, FlowDefinition[Any, Any]] = {}
         found = _flows_of(flows) if isinstance(flows, ModuleType) else list(flows)
         for definition in found:
             self.add(definition)
 
-    def add(self, definition: Definition[Any, Any]) -> None:
+    def add(self, definition: FlowDefinition[Any, Any]) -> None:
         """Know one more."""
-        if not isinstance(definition, Definition):
-            raise UsageError(f"{definition!r} is no flow: decorate it with @flow or @responds_to")
+        if not isinstance(definition, FlowDefinition):
+            raise UsageError(f"{definition!r} is no flow: decorate it with @flow or @responder")
         known = self._flows.setdefault(definition.name, definition)
         if known is not definition:
             raise ConfigError(f"two flows are called {definition.name!r}: give one another name")
@@ -350,17 +396,17 @@ class Registry:
                     f"{definition.responds_to!r}"
                 )
 
-    def find(self, name: str) -> Definition[Any, Any] | None:
+    def find(self, name: str) -> FlowDefinition[Any, Any] | None:
         """The flow of a name."""
         return self._flows.get(name)
 
-    def responder(self, initiator: str) -> Definition[Any, Any] | None:
+    def find_responder(self, initiator: str) -> FlowDefinition[Any, Any] | None:
         """The flow that responds to another."""
         return self._responders.get(initiator)
 
-    def __iter__(self) -> Iterator[Definition[Any, Any]]:
+    def __iter__(self) -> Iterator[FlowDefinition[Any, Any]]:
         return iter(self._flows.values())
 
 
-def _flows_of(module: ModuleType) -> list[Definition[Any, Any]]:
-    return [it for it in vars(module).values() if isinstance(it, Definition)]
+def _flows_of(module: ModuleType) -> list[FlowDefinition[Any, Any]]:
+    return [it for it in vars(module).values() if isinstance(it, FlowDefinition)]

@@ -10,21 +10,37 @@ from postroad.core.errors import UsageError
 
 from . import requests as ask_for
 from . import values
-from .asks import Ask
-from .errors import FlowError, PeerFailed, SessionEnded, SessionRejected, SignalsFull
-from .events import Heard, KeptSignal, Signalled, Transition
-from .head import Head, Trouble, show_id
-from .life import Status
-from .messages import Confirm, Data, End, Failed, Initial, Message, Rejection, SessionKey
-from .records import Kind, Record
-from .session import Cause, Kept, Reaction, SessionEnd, State
+from .asks import FlowCommand
+from .errors import (
+    FlowError,
+    PeerFlowFailedError,
+    SessionEndedError,
+    SessionRejectedError,
+    SignalBufferFullError,
+)
+from .events import BufferedSignal, FlowTransition, SessionMessagesReceived, SignalReceived
+from .head import FlowFailure, FlowState, format_flow_id
+from .life import FlowStatus
+from .messages import (
+    SessionClose,
+    SessionConfirm,
+    SessionData,
+    SessionError,
+    SessionInit,
+    SessionKey,
+    SessionMessage,
+    SessionReject,
+)
+from .records import CommandKind, HistoryEntry
+from .session import BufferedMessage, SessionAction, SessionEndpoint, SessionState, SessionTrigger
 
-_TOLD_BY_OTHERS = tuple(
-    f"{it.__module__}:{it.__qualname__}" for it in (PeerFailed, SessionEnded, SessionRejected)
+_REMOTE_ERRORS = tuple(
+    f"{it.__module__}:{it.__qualname__}"
+    for it in (PeerFlowFailedError, SessionEndedError, SessionRejectedError)
 )
 
 
-class Silence(NamedTuple):
+class SessionClosedResult(NamedTuple):
     """Nothing more comes from a session."""
 
     error: FlowError
@@ -32,10 +48,10 @@ class Silence(NamedTuple):
 
     def encode(self) -> bytes:
         """What is recorded with the error."""
-        return values.encode(self.number, "the number of a session")
+        return values.encode_value(self.number, "the number of a session")
 
 
-class Dialogues:
+class FlowSessions:
     """The sessions of a flow, and what waits in them.
 
     Args:
@@ -50,320 +66,343 @@ class Dialogues:
 
     __slots__ = (
         "_app",
-        "_head",
-        "_heard_max",
+        "_buffer_max",
         "_signals",
         "_signals_bytes",
-        "has_kept",
+        "_state",
+        "by_number",
+        "has_stored_buffer",
         "opened",
-        "sessions",
         "signals_bytes_max",
         "signals_max",
     )
 
-    def __init__(self, head: Head, heard_max: int, app: str = "") -> None:
-        self._head = head
+    def __init__(self, state: FlowState, buffer_max: int, app: str = "") -> None:
+        self._state = state
         self._app = app
-        self._heard_max = heard_max
+        self._buffer_max = buffer_max
         self.signals_max = 10_000
         self.signals_bytes_max = 1 << 26
-        self.sessions: dict[int, SessionEnd] = {}
-        self._signals: dict[str, deque[KeptSignal]] = {}
+        self.by_number: dict[int, SessionEndpoint] = {}
+        self._signals: dict[str, deque[BufferedSignal]] = {}
         self._signals_bytes = 0
         # How many were opened, in this run of the code and those before.
-        self.opened = head.opened
+        self.opened = state.sessions_opened
         # Whether there may be something in the store that was not read.
-        self.has_kept = False
-        if (origin := head.origin) is not None:
-            end = SessionEnd(origin.key, origin.peer, 0, is_initiator=False)
-            end.hear(Initial(origin.flow, origin.version, origin.app))
-            if head.run > 1:
+        self.has_stored_buffer = False
+        if (origin := state.initiated_by) is not None:
+            endpoint = SessionEndpoint(origin.key, origin.peer, 0, is_initiator=False)
+            endpoint.on_message(SessionInit(origin.flow, origin.version, origin.app))
+            if state.run_number > 1:
                 # It was ended when the flow began anew.
-                end.do(Cause.CLOSE)
-            self.sessions[0] = end
+                endpoint.apply(SessionTrigger.CLOSE)
+            self.by_number[0] = endpoint
 
-    def recall(
+    def restore(
         self,
-        records: Sequence[Record],
-        kept: Iterable[tuple[int, Kept]],
-        signals: Iterable[KeptSignal],
+        entries: Sequence[HistoryEntry],
+        buffered: Iterable[tuple[int, BufferedMessage]],
+        signals: Iterable[BufferedSignal],
     ) -> None:
         """Bring the sessions to where the records left them; no code is needed for that."""
-        for record in records:
-            for number, peer in zip(record.sessions, record.peers, strict=True):
-                _recall_record(self._session(number, peer), record)
-        for number, it in kept:
-            self.has_kept = True
-            end = self.sessions.get(number)
-            if end is None:
+        for entry in entries:
+            for number, peer in zip(entry.sessions, entry.peers, strict=True):
+                _restore_entry(self._session(number, peer), entry)
+        for number, message in buffered:
+            self.has_stored_buffer = True
+            endpoint = self.by_number.get(number)
+            if endpoint is None:
                 continue
             # Whether it is to be kept was decided when it came.
-            end.hear(it.message)
-            if not isinstance(it.message, Confirm):
-                end.heard.append(it)
+            endpoint.on_message(message.message)
+            if not isinstance(message.message, SessionConfirm):
+                endpoint.buffer.append(message)
         for signal in signals:
-            self.has_kept = True
-            self._keep_signal(signal)
+            self.has_stored_buffer = True
+            self._buffer_signal(signal)
 
-    def _keep_signal(self, signal: KeptSignal) -> None:
+    def _buffer_signal(self, signal: BufferedSignal) -> None:
         self._signals.setdefault(signal.name, deque()).append(signal)
         self._signals_bytes += len(signal.payload)
 
-    def _session(self, number: int, peer: str) -> SessionEnd:
-        end = self.sessions.get(number)
-        if end is None:
-            key = SessionKey(self._head.id, number)
-            end = self.sessions[number] = SessionEnd(key, peer, number, is_initiator=True)
-        return end
+    def _session(self, number: int, peer: str) -> SessionEndpoint:
+        endpoint = self.by_number.get(number)
+        if endpoint is None:
+            key = SessionKey(self._state.id, number)
+            endpoint = self.by_number[number] = SessionEndpoint(
+                key, peer, number, is_initiator=True
+            )
+        return endpoint
 
-    def open(self, peer: str, scope: object | None) -> SessionEnd:
+    def open(self, peer: str, scope: object | None) -> SessionEndpoint:
         """A new session; nobody is told before something is said in it."""
         self.opened += 1
-        end = self._session(self.opened, peer)
-        end.scope = scope
-        return end
+        endpoint = self._session(self.opened, peer)
+        endpoint.scope = scope
+        return endpoint
 
-    def check_own(self, ask: ask_for.SessionAsk) -> None:
+    def check_owned(self, command: ask_for.SessionCommand) -> None:
         """Raise UsageError if it is about a session that another flow has."""
-        for end in ask.ends:
-            if self.sessions.get(end.number) is not end:
+        for endpoint in command.endpoints:
+            if self.by_number.get(endpoint.number) is not endpoint:
                 raise UsageError(
-                    f"the session with {end.peer} belongs to another flow, or to another run of "
-                    "this one: a flow uses sessions that its own code has opened"
+                    f"cannot use the session with {endpoint.peer}: another flow or an earlier run "
+                    "opened it; open a session in this run"
                 )
 
     # Hearing.
 
-    def hear(self, event: Heard, transition: Transition) -> None:
+    def on_message(self, event: SessionMessagesReceived, transition: FlowTransition) -> None:
         """Keep what the other end of a session says, until the code asks for it."""
-        if event.receipt is not None:
-            transition.receipts.append(event.receipt)
-        end = self.sessions.get(event.number)
-        if end is None or (event.peer and end.peer != event.peer):
+        if event.ack_token is not None:
+            transition.ack_tokens.append(event.ack_token)
+        endpoint = self.by_number.get(event.number)
+        if endpoint is None or (event.peer and endpoint.peer != event.peer):
             # Of a session that nobody opened, or by somebody who has no part in it.
             return
         for message in event.messages:
-            if isinstance(message, Initial) and not transition.is_new:
+            if isinstance(message, SessionInit) and not transition.is_new:
                 # A session is opened once.
                 continue
-            if len(end.heard) >= self._heard_max:
-                self._stem(end, transition)
-            if not end.hear(message):
+            if len(endpoint.buffer) >= self._buffer_max:
+                self._fail_overflowed(endpoint, transition)
+            if not endpoint.on_message(message):
                 continue
-            if isinstance(message, Initial):
+            if isinstance(message, SessionInit):
                 assert message.payload is not None
-                message = Data(message.payload)
-            kept = Kept(message)
-            transition.keeps.append((end.number, kept))
-            if not isinstance(message, Confirm):
-                end.heard.append(kept)
+                message = SessionData(message.payload)
+            buffered = BufferedMessage(message)
+            transition.buffered.append((endpoint.number, buffered))
+            if not isinstance(message, SessionConfirm):
+                endpoint.buffer.append(buffered)
 
-    def _stem(self, end: SessionEnd, transition: Transition) -> None:
+    def _fail_overflowed(self, endpoint: SessionEndpoint, transition: FlowTransition) -> None:
         """Too much was said that the code has not asked for: end the session for both."""
-        if end.do(Cause.FAIL) is not Reaction.SAY_ERROR:
+        if endpoint.apply(SessionTrigger.FAIL) is not SessionAction.SEND_ERROR:
             return
-        text = f"more than {self._heard_max} messages wait to be received"
-        failed = Failed(values.digest(self._head.entropy).hex(), "Overflow", text)
-        say(transition, end, failed)
-        end.heard.append(Kept(failed))
-        transition.keeps.append((end.number, end.heard[-1]))
+        text = f"more than {self._buffer_max} messages wait to be received"
+        failed = SessionError(values.digest(self._state.seed).hex(), "Overflow", text)
+        queue_message(transition, endpoint, failed)
+        endpoint.buffer.append(BufferedMessage(failed))
+        transition.buffered.append((endpoint.number, endpoint.buffer[-1]))
 
-    def hear_signal(self, event: Signalled, transition: Transition, *, is_wanted: bool) -> None:
-        """Keep a signal until the code asks for it; raises SignalsFull if too many wait."""
+    def on_signal(
+        self, event: SignalReceived, transition: FlowTransition, *, is_wanted: bool
+    ) -> None:
+        """Buffer a signal until the code asks for it, or raise SignalBufferFullError."""
         # What the code waits for does not have to wait itself.
         if not is_wanted and sum(map(len, self._signals.values())) >= self.signals_max:
-            raise SignalsFull(
-                f"{self.signals_max} signals wait for flow {show_id(self._head.id)} already: try "
-                f"again when it has asked for some, and see that it asks for {event.name!r}"
+            raise SignalBufferFullError(
+                f"cannot send signal {event.name!r} to flow {format_flow_id(self._state.id)}: "
+                f"{self.signals_max} signals are buffered; retry after its code has waited for some"
             )
         if not is_wanted and self._signals_bytes + len(event.payload) > self.signals_bytes_max:
-            raise SignalsFull(
-                f"signals of {self._signals_bytes} bytes wait for flow {show_id(self._head.id)} "
-                f"already, and {self.signals_bytes_max} is the most: try again when it has asked "
-                f"for some, and see that it asks for {event.name!r}"
+            raise SignalBufferFullError(
+                f"cannot send signal {event.name!r} to flow {format_flow_id(self._state.id)}: "
+                f"{self._signals_bytes} bytes are buffered of {self.signals_bytes_max}; "
+                "retry after its code has waited for some"
             )
-        signal = KeptSignal(event.name, event.payload)
-        self._keep_signal(signal)
+        signal = BufferedSignal(event.name, event.payload)
+        self._buffer_signal(signal)
         transition.signals.append(signal)
 
-    def settle(self, transition: Transition) -> None:
+    def flush(self, transition: FlowTransition) -> None:
         """What is kept now is in the store from now on; nobody asks for it when all is over."""
-        if transition.is_over:
-            transition.keeps.clear()
+        if transition.is_ended:
+            transition.buffered.clear()
             transition.signals.clear()
-        elif transition.keeps or transition.signals:
-            self.has_kept = True
+        elif transition.buffered or transition.signals:
+            self.has_stored_buffer = True
 
     # Giving the code what it asks for.
 
-    def find(self, ask: Ask, transition: Transition) -> bytes | Silence | None:
+    def try_complete(
+        self, command: FlowCommand, transition: FlowTransition
+    ) -> bytes | SessionClosedResult | None:
         """What there is for something the code waits for; it is taken. None if there is nothing."""
-        if isinstance(ask, ask_for.Receive):
-            return self._find_received(ask, transition)
-        if isinstance(ask, ask_for.Signal):
-            return self._find_signal(ask, transition)
-        if isinstance(ask, ask_for.Info):
-            return _find_info(ask.ends[0])
+        if isinstance(command, ask_for.ReceiveData):
+            return self._find_received(command, transition)
+        if isinstance(command, ask_for.WaitForSignal):
+            return self._find_signal(command, transition)
+        if isinstance(command, ask_for.GetPeerInfo):
+            return _find_info(command.endpoints[0])
         return None
 
     def _find_received(
-        self, ask: ask_for.Receive, transition: Transition
-    ) -> bytes | Silence | None:
-        for end in ask.ends:
-            if end.heard and not isinstance(end.heard[0].message, Data):
-                return Silence(error_of(self._take(end, transition), end.peer), end.number)
-            if _is_silent(end):
-                return _silence_of(end)
-        if not all(end.heard for end in ask.ends):
+        self, command: ask_for.ReceiveData, transition: FlowTransition
+    ) -> bytes | SessionClosedResult | None:
+        for endpoint in command.endpoints:
+            if endpoint.buffer and not isinstance(endpoint.buffer[0].message, SessionData):
+                return SessionClosedResult(
+                    error_from_message(self._take(endpoint, transition), endpoint.peer),
+                    endpoint.number,
+                )
+            if _is_finished(endpoint):
+                return _closed_result(endpoint)
+        if not all(endpoint.buffer for endpoint in command.endpoints):
             return None
-        messages = [self._take(end, transition) for end in ask.ends]
-        payloads = [it.payload for it in messages if isinstance(it, Data)]
-        return payloads[0] if ask.is_one else values.encode(payloads, "what was received")
+        messages = [self._take(endpoint, transition) for endpoint in command.endpoints]
+        payloads = [it.payload for it in messages if isinstance(it, SessionData)]
+        return payloads[0] if command.is_one else values.encode_value(payloads, "what was received")
 
-    def _find_signal(self, ask: ask_for.Signal, transition: Transition) -> bytes | None:
+    def _find_signal(
+        self, command: ask_for.WaitForSignal, transition: FlowTransition
+    ) -> bytes | None:
         """The first signal that is of the type the code wants; others are dropped."""
-        while waiting := self._signals.get(ask.name):
+        while waiting := self._signals.get(command.name):
             signal = waiting.popleft()
             if not waiting:
-                del self._signals[ask.name]
+                del self._signals[command.name]
             payload = self._take_signal(signal, transition)
-            problem = values.problem_of(payload, ask.type)
+            problem = values.type_mismatch(payload, command.type)
             if problem is None:
                 return payload
-            refusal = f"signal {ask.name!r} cannot have this value: {problem}"
-            transition.refusals = [*transition.refusals, refusal]
+            refusal = f"signal {command.name!r} cannot have this value: {problem}"
+            transition.rejected_signals = [*transition.rejected_signals, refusal]
         return None
 
-    def _take(self, end: SessionEnd, transition: Transition) -> Message:
-        kept = end.heard.popleft()
-        if kept.id:
-            transition.takes.append(kept.id)
+    def _take(self, endpoint: SessionEndpoint, transition: FlowTransition) -> SessionMessage:
+        buffered = endpoint.buffer.popleft()
+        if buffered.id:
+            transition.consumed_ids.append(buffered.id)
         else:
-            transition.keeps = [it for it in transition.keeps if it[1] is not kept]
-        return kept.message
+            transition.buffered = [
+                message for message in transition.buffered if message[1] is not buffered
+            ]
+        return buffered.message
 
-    def _take_signal(self, signal: KeptSignal, transition: Transition) -> bytes:
+    def _take_signal(self, signal: BufferedSignal, transition: FlowTransition) -> bytes:
         self._signals_bytes -= len(signal.payload)
         if signal.id:
-            transition.takes.append(signal.id)
+            transition.consumed_ids.append(signal.id)
         else:
-            transition.signals = [it for it in transition.signals if it is not signal]
+            transition.signals = [signal for signal in transition.signals if signal is not signal]
         return signal.payload
 
     # Saying.
 
-    def perform(self, ask: ask_for.SessionAsk, transition: Transition) -> None:
+    def execute(self, command: ask_for.SessionCommand, transition: FlowTransition) -> None:
         """Say what the code wants said."""
-        if not isinstance(ask, ask_for.Close):
-            for end in ask.ends:
-                _check_can_send(end)
-        if isinstance(ask, ask_for.Send):
-            for end, payload in zip(ask.ends, ask.payloads, strict=True):
-                is_first = end.do(Cause.SEND) is Reaction.SAY_INITIAL
-                say(transition, end, self._initial(end, payload) if is_first else Data(payload))
-        elif isinstance(ask, ask_for.Open):
-            for end in ask.ends:
-                end.do(Cause.SEND)
-                say(transition, end, self._initial(end, None))
+        if not isinstance(command, ask_for.CloseSession):
+            for endpoint in command.endpoints:
+                _check_can_send(endpoint)
+        if isinstance(command, ask_for.SendData):
+            for endpoint, payload in zip(command.endpoints, command.payloads, strict=True):
+                is_first = endpoint.apply(SessionTrigger.SEND) is SessionAction.SEND_INIT
+                queue_message(
+                    transition,
+                    endpoint,
+                    self._initial(endpoint, payload) if is_first else SessionData(payload),
+                )
+        elif isinstance(command, ask_for.OpenSession):
+            for endpoint in command.endpoints:
+                endpoint.apply(SessionTrigger.SEND)
+                queue_message(transition, endpoint, self._initial(endpoint, None))
         else:
-            for end in ask.ends:
-                _close(end, transition)
+            for endpoint in command.endpoints:
+                _close(endpoint, transition)
 
-    def confirm(self, transition: Transition) -> None:
+    def send_confirm(self, transition: FlowTransition) -> None:
         """Tell whoever opened the session that its responder has begun, if it does not know."""
-        if self._head.origin is not None and not self._head.is_confirmed:
-            self._head.is_confirmed = True
-            say(transition, self.sessions[0], Confirm(*self._introduce(None)))
+        if self._state.initiated_by is not None and not self._state.is_confirmed:
+            self._state.is_confirmed = True
+            queue_message(transition, self.by_number[0], SessionConfirm(*self._flow_identity(None)))
 
-    def close_all(self, transition: Transition) -> None:
+    def close_all(self, transition: FlowTransition) -> None:
         """The flow has finished."""
-        for end in self.sessions.values():
-            _close(end, transition)
+        for endpoint in self.by_number.values():
+            _close(endpoint, transition)
 
-    def fail_all(self, trouble: Trouble, was: Status, transition: Transition) -> None:
+    def fail_all(self, failure: FlowFailure, was: FlowStatus, transition: FlowTransition) -> None:
         """The flow has failed, or was ended."""
-        kind = trouble.failure.kind
+        kind = failure.error.kind
         # What others told this flow is not passed on, and faults are nobody else's business.
-        is_told = self._head.status is Status.FAILED and not kind.startswith(_TOLD_BY_OTHERS)
-        for end in self.sessions.values():
-            if end.do(Cause.FAIL) is not Reaction.SAY_ERROR:
+        is_told = self._state.status is FlowStatus.FAILED and not kind.startswith(_REMOTE_ERRORS)
+        for endpoint in self.by_number.values():
+            if endpoint.apply(SessionTrigger.FAIL) is not SessionAction.SEND_ERROR:
                 continue
-            if was in (Status.HELD, Status.QUEUED) and not end.is_initiator:
-                say(transition, end, Rejection(trouble.failure.text, trouble.error_id))
+            if was in (FlowStatus.HELD, FlowStatus.QUEUED) and not endpoint.is_initiator:
+                queue_message(
+                    transition, endpoint, SessionReject(failure.error.text, failure.error_id)
+                )
             elif is_told:
-                name, text = kind.rpartition(":")[2], trouble.failure.text
-                say(transition, end, Failed(trouble.error_id, name, text))
+                name, text = kind.rpartition(":")[2], failure.error.text
+                queue_message(transition, endpoint, SessionError(failure.error_id, name, text))
             else:
-                say(transition, end, Failed(trouble.error_id))
+                queue_message(transition, endpoint, SessionError(failure.error_id))
 
-    def _initial(self, end: SessionEnd, payload: bytes | None) -> Initial:
-        return Initial(*self._introduce(end.scope), payload)
+    def _initial(self, endpoint: SessionEndpoint, payload: bytes | None) -> SessionInit:
+        return SessionInit(*self._flow_identity(endpoint.scope), payload)
 
-    def _introduce(self, scope: object | None) -> tuple[str, int, str]:
+    def _flow_identity(self, scope: object | None) -> tuple[str, int, str]:
         """How a part of the code is called: name, version, application."""
-        head = self._head
-        name: str = getattr(scope, "name", head.name)
-        return name, getattr(scope, "version", head.version), getattr(scope, "app", self._app)
+        state = self._state
+        name: str = getattr(scope, "name", state.name)
+        return name, getattr(scope, "version", state.version), getattr(scope, "app", self._app)
 
 
-def say(transition: Transition, end: SessionEnd, message: Message) -> None:
+def queue_message(
+    transition: FlowTransition, endpoint: SessionEndpoint, message: SessionMessage
+) -> None:
     """Have something said with the next commit."""
-    transition.says.setdefault(end.number, []).append(message)
+    transition.outgoing.setdefault(endpoint.number, []).append(message)
 
 
-def _close(end: SessionEnd, transition: Transition) -> None:
-    if end.do(Cause.CLOSE) is Reaction.SAY_END:
-        say(transition, end, End())
+def _close(endpoint: SessionEndpoint, transition: FlowTransition) -> None:
+    if endpoint.apply(SessionTrigger.CLOSE) is SessionAction.SEND_CLOSE:
+        queue_message(transition, endpoint, SessionClose())
 
 
-def _recall_record(end: SessionEnd, record: Record) -> None:
-    if record.kind in (Kind.SEND, Kind.OPEN):
-        if record.failure is None:
-            end.do(Cause.SEND)
-    elif record.kind is Kind.CLOSE:
-        end.do(Cause.CLOSE)
-    elif record.kind is Kind.RECEIVE and record.failure is not None:
-        is_about = record.value is not None and values.decode(record.value) == end.number
-        if is_about and end.state is not State.CLOSED:
-            end.state = State.ENDED
-    elif end.state is State.INITIATING and record.failure is None:
-        end.state = State.OPEN
+def _restore_entry(endpoint: SessionEndpoint, entry: HistoryEntry) -> None:
+    if entry.kind in (CommandKind.SEND, CommandKind.OPEN):
+        if entry.error is None:
+            endpoint.apply(SessionTrigger.SEND)
+    elif entry.kind is CommandKind.CLOSE:
+        endpoint.apply(SessionTrigger.CLOSE)
+    elif entry.kind is CommandKind.RECEIVE and entry.error is not None:
+        is_about = entry.value is not None and values.decode_value(entry.value) == endpoint.number
+        if is_about and endpoint.state is not SessionState.CLOSED:
+            endpoint.state = SessionState.ENDED
+    elif endpoint.state is SessionState.INITIATING and entry.error is None:
+        endpoint.state = SessionState.OPEN
 
 
-def _check_can_send(end: SessionEnd) -> None:
-    if end.state is State.CLOSED:
-        raise UsageError(f"the session with {end.peer} was closed here")
-    if end.state is State.ENDED:
-        if end.heard and not isinstance(end.heard[-1].message, Data):
-            raise error_of(end.heard[-1].message, end.peer)
-        raise SessionEnded(f"{end.peer} has ended this session")
+def _check_can_send(endpoint: SessionEndpoint) -> None:
+    if endpoint.state is SessionState.CLOSED:
+        raise UsageError(f"the session with {endpoint.peer} was closed here")
+    if endpoint.state is SessionState.ENDED:
+        if endpoint.buffer and not isinstance(endpoint.buffer[-1].message, SessionData):
+            raise error_from_message(endpoint.buffer[-1].message, endpoint.peer)
+        raise SessionEndedError(f"{endpoint.peer} has ended this session")
 
 
-def _is_silent(end: SessionEnd) -> bool:
+def _is_finished(endpoint: SessionEndpoint) -> bool:
     """Whether nothing more can come."""
-    return not end.heard and end.state in (State.ENDED, State.CLOSED)
+    return not endpoint.buffer and endpoint.state in (SessionState.ENDED, SessionState.CLOSED)
 
 
-def _silence_of(end: SessionEnd) -> Silence:
-    error = SessionEnded(f"{end.peer} says nothing more in this session")
-    return Silence(error, end.number)
+def _closed_result(endpoint: SessionEndpoint) -> SessionClosedResult:
+    error = SessionEndedError(f"{endpoint.peer} says nothing more in this session")
+    return SessionClosedResult(error, endpoint.number)
 
 
-def _find_info(end: SessionEnd) -> bytes | Silence | None:
-    if end.info is not None:
-        return values.encode(end.info, "the flow at the other end")
-    if end.heard:
-        return Silence(error_of(end.heard[0].message, end.peer), end.number)
-    return _silence_of(end) if _is_silent(end) else None
+def _find_info(endpoint: SessionEndpoint) -> bytes | SessionClosedResult | None:
+    if endpoint.info is not None:
+        return values.encode_value(endpoint.info, "the flow at the other end")
+    if endpoint.buffer:
+        return SessionClosedResult(
+            error_from_message(endpoint.buffer[0].message, endpoint.peer), endpoint.number
+        )
+    return _closed_result(endpoint) if _is_finished(endpoint) else None
 
 
-def error_of(message: Message, peer: str) -> FlowError:
+def error_from_message(message: SessionMessage, peer: str) -> FlowError:
     """What it means for the code that the other end says this instead of data."""
-    if isinstance(message, Rejection):
-        return SessionRejected(f"{peer} cannot hold this conversation: {message.text}")
-    if isinstance(message, Failed):
+    if isinstance(message, SessionReject):
+        return SessionRejectedError(f"{peer} cannot hold this conversation: {message.text}")
+    if isinstance(message, SessionError):
         reason = message.text or f"error {message.error_id} in its own records"
-        return PeerFailed(
+        return PeerFlowFailedError(
             f"the flow of {peer} has failed: {reason}", peer, message.error_id, message.kind
         )
-    return SessionEnded(f"{peer} has ended this session, and more was expected of it")
+    return SessionEndedError(f"{peer} has ended this session, and more was expected of it")

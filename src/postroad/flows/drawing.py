@@ -38,26 +38,26 @@ class FlowRandom(random.Random):
         # That of the base class would take them for a seed.
         return super().__new__(cls)
 
-    def _begin(self) -> None:
+    def _check_owner(self) -> None:
         if RUNNING.get() is not self._owner:
             raise UsageError(
-                "flow.random() and flow.uuid() belong to the code of the flow: when that is run "
+                "ctx.random() and ctx.uuid() belong to the code of the flow: when that is run "
                 "again, its steps are not, and it would draw other values. Draw in the code, and "
                 "give the value to the step as an argument; a step that wants a text which is the "
-                "same whenever it is repeated has a parameter `step_id`"
+                "same whenever it is repeated has a parameter annotated as StepId"
             )
         while self._streams and self._count_steps() >= self._streams[0][0]:
             self.seed(self._streams.pop(0)[1] + self._run)
 
     def random(self) -> float:
-        self._begin()
+        self._check_owner()
         return super().random()
 
     def getrandbits(self, k: int, /) -> int:
-        self._begin()
+        self._check_owner()
         return super().getrandbits(k)
 
     def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
         # It may have one that was drawn before.
-        self._begin()
+        self._check_owner()
         return super().gauss(mu, sigma)

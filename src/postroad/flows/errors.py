@@ -2,22 +2,22 @@
 
 PostroadError
 ├── FlowError                             raised by flows: this conversation has failed
-│   ├── PeerFailed                        the flow at the other end has failed
-│   ├── SessionEnded                      the other end has finished, or closed the session
-│   ├── SessionRejected                   the other end cannot hold this conversation
-│   ├── FlowTimeout (TimeoutError)        something a flow waited for did not come in time
-│   └── FlowKilled                        an operator ended the flow
-├── FlowMismatch                          the code of a flow does not fit what was recorded
-├── Nondeterminism                        a flow waited for something that is not recorded
-├── Unrecordable (TypeError)              a value cannot be written down
-├── StepFailed                            stands for an error that cannot be made again
-├── FlowParked                            the process died too often while the flow ran
-├── HistoryFull                           the flow has done more steps than it may
-├── NoSuchFlow (LookupError)
-├── NoSuchSchedule (LookupError)
-├── SignalsFull (UsageError)              too many signals wait for the flow
-├── WrongSignal (UsageError)              the code asks for no such signal, or for another type
-└── Draining                              no new flows are begun now
+│   ├── PeerFlowFailedError               the flow at the other end has failed
+│   ├── SessionEndedError                 the other end has finished, or closed the session
+│   ├── SessionRejectedError              the other end cannot hold this conversation
+│   ├── FlowTimeoutError (TimeoutError)   something a flow waited for did not come in time
+│   └── FlowKilledError                   an operator ended the flow
+├── NondeterminismError                   the code of a flow does not fit what was recorded
+├── UnrecordedAwaitError                  a flow waited for something that is not recorded
+├── SerializationError (TypeError)        a value cannot be written down
+├── StepFailedError                       stands for an error that cannot be made again
+├── FlowParkedError                       the process died too often while the flow ran
+├── HistoryFullError                      the flow has done more steps than it may
+├── FlowNotFoundError (LookupError)
+├── ScheduleNotFoundError (LookupError)
+├── SignalBufferFullError (UsageError)    too many signals wait for the flow
+├── WrongSignalError (UsageError)         the code asks for no such signal, or for another type
+└── DrainingError                         no new flows are begun now
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FlowError(PostroadError):
     code = 9000
 
 
-class PeerFailed(FlowError):
+class PeerFlowFailedError(FlowError):
     """The flow at the other end has failed; `kind` names its error if it wants that known.
 
     Attributes:
@@ -59,49 +59,49 @@ class PeerFailed(FlowError):
         return self.detail
 
 
-class SessionEnded(FlowError):
+class SessionEndedError(FlowError):
     """The other end has finished or closed the session, and more was expected of it."""
 
     code = 9020
 
 
-class SessionRejected(FlowError):
+class SessionRejectedError(FlowError):
     """The other end cannot hold this conversation."""
 
     code = 9030
 
 
-class FlowTimeout(FlowError, TimeoutError):
+class FlowTimeoutError(FlowError, TimeoutError):
     """What a flow waited for did not come in time."""
 
     code = 9040
 
 
-class FlowKilled(FlowError):
+class FlowKilledError(FlowError):
     """An operator ended the flow."""
 
     code = 9050
 
 
-class FlowMismatch(PostroadError):
+class NondeterminismError(PostroadError):
     """The code of a flow asks for something else than it did when its steps were recorded."""
 
     code = 9100
 
 
-class Nondeterminism(PostroadError):
+class UnrecordedAwaitError(PostroadError):
     """A flow waited for something that is not recorded, so it could not be resumed after it."""
 
     code = 9200
 
 
-class Unrecordable(PostroadError, TypeError):
+class SerializationError(PostroadError, TypeError):
     """A value cannot be written down, so it could not be given back when a flow is resumed."""
 
     code = 9300
 
 
-class StepFailed(PostroadError):
+class StepFailedError(PostroadError):
     """Stands for an error of a step that cannot be made again from what was recorded.
 
     Attributes:
@@ -119,44 +119,44 @@ class StepFailed(PostroadError):
         return f"{self.kind}: {self.detail}" if self.kind else self.detail
 
 
-class FlowParked(PostroadError):
+class FlowParkedError(PostroadError):
     """The flow has met an error that is not for it to handle, and waits for an operator."""
 
     code = 9500
 
 
-class HistoryFull(PostroadError):
+class HistoryFullError(PostroadError):
     """The flow has done more steps than may be written down of one: it must begin anew in time."""
 
     code = 9510
 
 
-class NoSuchFlow(PostroadError, LookupError):
+class FlowNotFoundError(PostroadError, LookupError):
     """No flow has that id; it may have ended long ago."""
 
     code = 9600
 
 
-class NoSuchSchedule(PostroadError, LookupError):
+class ScheduleNotFoundError(PostroadError, LookupError):
     """No schedule has that name."""
 
     code = 9610
 
 
-class SignalsFull(UsageError):
+class SignalBufferFullError(UsageError):
     """As many signals wait for the flow as may; try again when its code has asked for some."""
 
     code = 9620
     retryable = True
 
 
-class WrongSignal(UsageError):
+class WrongSignalError(UsageError):
     """The code of the flow asks for no signal of that name, or for one of another type."""
 
     code = 9630
 
 
-class Draining(PostroadError):
+class DrainingError(PostroadError):
     """This node begins no new flows now, so that it can be stopped or changed."""
 
     code = 9700

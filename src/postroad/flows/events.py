@@ -7,114 +7,105 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from .asks import Ask
-from .messages import Message
-from .records import Position, Record
-from .session import Kept
+from .asks import FlowCommand
+from .messages import SessionMessage
+from .records import HistoryEntry, Position
+from .session import BufferedMessage
 
-Receipt: TypeAlias = object
+AckToken: TypeAlias = object
 """Stands for an inbox row that is done with when what follows from it is committed."""
 
 
-class Admitted(msgspec.Struct, frozen=True):
+class FlowAdmitted(msgspec.Struct, frozen=True):
     """It is new. A responder comes with what was said to it."""
 
-    messages: list[Message] = []
-    receipt: Receipt | None = None
+    messages: list[SessionMessage] = []
+    ack_token: AckToken | None = None
 
 
-class Began(msgspec.Struct, frozen=True):
+class FlowReleased(msgspec.Struct, frozen=True):
     """There is room for it now, or code that knows it."""
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class FlowLoaded(msgspec.Struct, frozen=True):
     """It was read from the store, to go on from there."""
 
 
-class Heard(msgspec.Struct, frozen=True):
+class SessionMessagesReceived(msgspec.Struct, frozen=True):
     """The other end of a session said something."""
 
     number: int
-    messages: list[Message]
-    receipt: Receipt | None = None
+    messages: list[SessionMessage]
+    ack_token: AckToken | None = None
     peer: str = ""
     """Who said it; nobody else may."""
 
 
-class Signalled(msgspec.Struct, frozen=True):
+class SignalReceived(msgspec.Struct, frozen=True):
     """Somebody sent a signal."""
 
     name: str
     payload: bytes
 
 
-class StepDone(msgspec.Struct, frozen=True):
+class StepCompleted(msgspec.Struct, frozen=True):
     """A function has returned."""
 
     position: Position
     value: Any
 
 
-class StepRaised(msgspec.Struct, frozen=True):
+class StepFailed(msgspec.Struct, frozen=True):
     """A function has raised, and is not tried again."""
 
     position: Position
     error: BaseException
 
 
-class StatementDone(msgspec.Struct, frozen=True):
-    """A statement of the open transaction has ended."""
-
-    position: Position
-    value: Any = None
-    error: BaseException | None = None
-
-
-class Woke(msgspec.Struct, frozen=True):
+class TimerFired(msgspec.Struct, frozen=True):
     """The time it waited for may have come."""
 
 
-class Survived(msgspec.Struct, frozen=True):
+class FlowTrialPassed(msgspec.Struct, frozen=True):
     """The process goes on, although this flow was taken for what had ended it before."""
 
 
-class Retried(msgspec.Struct, frozen=True):
+class FlowRetryRequested(msgspec.Struct, frozen=True):
     """The pause after an error is over, or an operator wants it tried again."""
 
 
-class Paused(msgspec.Struct, frozen=True):
+class FlowPauseRequested(msgspec.Struct, frozen=True):
     """An operator wants it to rest."""
 
 
-class Resumed(msgspec.Struct, frozen=True):
+class FlowResumeRequested(msgspec.Struct, frozen=True):
     """An operator wants it to go on."""
 
 
-class Killed(msgspec.Struct, frozen=True):
+class FlowKillRequested(msgspec.Struct, frozen=True):
     """An operator wants it to end."""
 
     reason: str
 
 
-Event: TypeAlias = (
-    Admitted
-    | Began
-    | Loaded
-    | Heard
-    | Signalled
-    | StepDone
-    | StepRaised
-    | StatementDone
-    | Woke
-    | Survived
-    | Retried
-    | Paused
-    | Resumed
-    | Killed
+FlowEvent: TypeAlias = (
+    FlowAdmitted
+    | FlowReleased
+    | FlowLoaded
+    | SessionMessagesReceived
+    | SignalReceived
+    | StepCompleted
+    | StepFailed
+    | TimerFired
+    | FlowTrialPassed
+    | FlowRetryRequested
+    | FlowPauseRequested
+    | FlowResumeRequested
+    | FlowKillRequested
 )
 
 
-class KeptSignal(msgspec.Struct, gc=False):
+class BufferedSignal(msgspec.Struct, gc=False):
     """A signal that the code has not asked for."""
 
     name: str
@@ -123,101 +114,96 @@ class KeptSignal(msgspec.Struct, gc=False):
     """Its number in the store; 0 if it is not there."""
 
 
-class Refusal(NamedTuple):
-    """Why the store did not take what a step or block did, and how often."""
+class CommitRejection(NamedTuple):
+    """Why the store rejected the commit of a step, and how often."""
 
     error: Exception
     failures: int
 
 
-class Transition:
+class FlowTransition:
     """What an event changes. All of it is one commit; then the rest is done.
 
     Attributes:
         is_new: whether the flow is not in the store yet.
-        first: number of the first record.
-        records: steps that were done.
-        forgets_steps: whether all earlier steps go, with what was said in sessions.
-        forgets_mail: whether everything goes that was said to the flow and not read.
-        keeps: what came and was not read, by session; those that were read since have no id.
+        first: number of the first entry.
+        entries: steps that were done.
+        clears_history: whether all earlier steps go, with what was said in sessions.
+        clears_buffer: whether everything goes that was said to the flow and not read.
+        buffered: what came and was not read, by session; those that were read since have no id.
         signals: signals that came and were not read.
-        takes: ids of what was kept and has been read now.
-        says: messages by session.
-        receipts: inbox rows that are done with.
-        is_head_changed: whether the head must be written.
-        runs: functions to run, once the commit is durable.
-        statement: what to run next in the open transaction.
-        concludes: whether the open transaction ends, and is kept; None if it does not end.
-        block: where the code has that transaction, if it is kept.
-        is_step_kept: whether the step that is done was waited for, so that what it did counts.
-        cancels: positions of functions that nobody waits for any more.
-        is_over: whether the flow has ended.
+        consumed_ids: ids of what was kept and has been read now.
+        outgoing: messages by session.
+        ack_tokens: inbox rows that are done with.
+        is_state_changed: whether the state must be written.
+        steps_to_run: steps to run, once the commit is durable.
+        is_step_recorded: whether the step that is done was waited for, so that what it did counts.
+        steps_to_cancel: positions of functions that nobody waits for any more.
+        is_ended: whether the flow has ended.
         is_cut: whether the flow could do more, and goes on when this is durable.
         is_parked: whether the flow waits for an operator from now on.
-        refusals: why signals were dropped that the code had wanted.
-        failed: the step that failed and is not recorded, as people see it.
+        rejected_signals: why signals were dropped that the code had wanted.
+        failed_step: the step that failed and is not recorded, as people see it.
     """
 
     __slots__ = (
-        "block",
-        "cancels",
-        "concludes",
-        "failed",
+        "ack_tokens",
+        "buffered",
+        "clears_buffer",
+        "clears_history",
+        "consumed_ids",
+        "entries",
+        "failed_step",
         "first",
-        "forgets_mail",
-        "forgets_steps",
         "is_cut",
-        "is_head_changed",
+        "is_ended",
         "is_new",
-        "is_over",
         "is_parked",
-        "is_step_kept",
-        "keeps",
-        "receipts",
-        "records",
-        "refusals",
-        "runs",
-        "says",
+        "is_state_changed",
+        "is_step_recorded",
+        "outgoing",
+        "rejected_signals",
         "signals",
-        "statement",
-        "takes",
+        "steps_to_cancel",
+        "steps_to_run",
     )
 
     def __init__(self, first: int) -> None:
         self.is_new = False
         self.first = first
-        self.records: list[Record] = []
-        self.forgets_steps = False
-        self.forgets_mail = False
-        self.keeps: list[tuple[int, Kept]] = []
-        self.signals: list[KeptSignal] = []
-        self.takes: list[int] = []
-        self.says: dict[int, list[Message]] = {}
-        self.receipts: list[Receipt] = []
-        self.is_head_changed = False
-        self.runs: list[Ask] = []
-        self.statement: Ask | None = None
-        self.concludes: bool | None = None
-        self.block: Position | None = None
-        self.is_step_kept = False
-        self.cancels: list[Position] = []
-        self.is_over = False
+        self.entries: list[HistoryEntry] = []
+        self.clears_history = False
+        self.clears_buffer = False
+        self.buffered: list[tuple[int, BufferedMessage]] = []
+        self.signals: list[BufferedSignal] = []
+        self.consumed_ids: list[int] = []
+        self.outgoing: dict[int, list[SessionMessage]] = {}
+        self.ack_tokens: list[AckToken] = []
+        self.is_state_changed = False
+        self.steps_to_run: list[FlowCommand] = []
+        self.is_step_recorded = False
+        self.steps_to_cancel: list[Position] = []
+        self.is_ended = False
         self.is_cut = False
         self.is_parked = False
-        self.failed = ""
-        self.refusals: Sequence[str] = ()
+        self.failed_step = ""
+        self.rejected_signals: Sequence[str] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to commit."""
+        return not self.entries and self.has_only_entries
+
+    @property
+    def has_only_entries(self) -> bool:
+        """Whether there is nothing to commit besides steps."""
         return not (
-            self.records
-            or self.keeps
+            self.buffered
             or self.signals
-            or self.takes
-            or self.says
-            or self.receipts
-            or self.is_head_changed
+            or self.consumed_ids
+            or self.outgoing
+            or self.ack_tokens
+            or self.is_state_changed
             or self.is_new
-            or self.forgets_steps
+            or self.clears_history
         )

@@ -9,21 +9,21 @@ from enum import StrEnum
 from postroad.core.errors import PostroadError, StoreUnavailableError, TransactionAbortedError
 
 from . import values
-from .errors import FlowError, PeerFailed
-from .head import Head, Trouble
-from .life import Happening
+from .errors import FlowError, PeerFlowFailedError
+from .head import FlowFailure, FlowState
+from .life import FlowTrigger
 
 _TRACE_CHARS_MAX = 4_000
 
 
-class Diagnosis(StrEnum):
+class FailureAction(StrEnum):
     """What an error means for the flow."""
 
-    TERMINAL = "terminal"
+    FAIL = "terminal"
     """The flow says itself that it has failed: it ends, and everybody in it is told."""
-    TRANSIENT = "transient"
+    RETRY = "transient"
     """It may pass: the flow is tried again from its last step, after a pause."""
-    OBSERVATION = "observation"
+    PARK = "observation"
     """Nobody knows better: the flow keeps what it has and waits for an operator."""
 
 
@@ -35,52 +35,54 @@ def _is_retryable(error: BaseException) -> bool:
     return isinstance(error, PostroadError) and error.retryable
 
 
-def _is_database_trouble(error: BaseException) -> bool:
+def _is_operational_error(error: BaseException) -> bool:
     """Drivers share no base class, but the standard gives them this name."""
     return any(kind.__name__ == "OperationalError" for kind in type(error).__mro__)
 
 
-STAFF: tuple[tuple[str, Callable[[BaseException], bool], Diagnosis], ...] = (
-    ("a FlowError", _is_of(FlowError), Diagnosis.TERMINAL),
+FAILURE_RULES: tuple[tuple[str, Callable[[BaseException], bool], FailureAction], ...] = (
+    ("a FlowError", _is_of(FlowError), FailureAction.FAIL),
     (
         "the store is away",
         _is_of(StoreUnavailableError, TransactionAbortedError),
-        Diagnosis.TRANSIENT,
+        FailureAction.RETRY,
     ),
-    ("an error that says it is retryable", _is_retryable, Diagnosis.TRANSIENT),
-    ("a connection or a time-out", _is_of(ConnectionError, TimeoutError), Diagnosis.TRANSIENT),
-    ("an OperationalError of a database", _is_database_trouble, Diagnosis.TRANSIENT),
+    ("an error that says it is retryable", _is_retryable, FailureAction.RETRY),
+    ("a connection or a time-out", _is_of(ConnectionError, TimeoutError), FailureAction.RETRY),
+    ("an OperationalError of a database", _is_operational_error, FailureAction.RETRY),
 )
 """Who is asked, in this order; what none of them knows is observed."""
 
-HAPPENINGS = {
-    Diagnosis.TERMINAL: Happening.FAIL,
-    Diagnosis.TRANSIENT: Happening.AIL,
-    Diagnosis.OBSERVATION: Happening.OBSERVE,
+TRIGGER_OF_ACTION = {
+    FailureAction.FAIL: FlowTrigger.FAIL,
+    FailureAction.RETRY: FlowTrigger.RETRYABLE_ERROR,
+    FailureAction.PARK: FlowTrigger.PARK,
 }
 
 
-def diagnose(error: BaseException, attempts: int, attempts_max: int) -> Diagnosis:
+def classify_failure(error: BaseException, attempts: int, attempts_max: int) -> FailureAction:
     """What to do, after so many attempts without any progress."""
-    for _, knows, diagnosis in STAFF:
+    for _, knows, action in FAILURE_RULES:
         if knows(error):
-            if diagnosis is Diagnosis.TRANSIENT and attempts >= attempts_max:
-                return Diagnosis.OBSERVATION
-            return diagnosis
-    return Diagnosis.OBSERVATION
+            if action is FailureAction.RETRY and attempts >= attempts_max:
+                return FailureAction.PARK
+            return action
+    return FailureAction.PARK
 
 
-def write_up(error: BaseException, detail: str, head: Head, steps: int, now_ms: int) -> Trouble:
+def build_flow_failure(
+    error: BaseException, detail: str, state: FlowState, steps: int, now_ms: int
+) -> FlowFailure:
     """What is written down of an error, for people."""
     # What another node called it is what everybody calls it.
-    error_id = error.error_id if isinstance(error, PeerFailed) else ""
+    error_id = error.error_id if isinstance(error, PeerFlowFailedError) else ""
     if not error_id:
         # The same whenever the same thing goes wrong at the same place.
-        place = f"{head.id:x}/{head.run}/{steps}".encode()
-        error_id = values.digest(head.entropy, place).hex()
-    return Trouble(error_id, values.describe_error(error), now_ms, detail)
+        place = f"{state.id:x}/{state.run_number}/{steps}".encode()
+        error_id = values.digest(state.seed, place).hex()
+    return FlowFailure(error_id, values.record_error(error), now_ms, detail)
 
 
-def trace(error: BaseException) -> str:
+def format_traceback(error: BaseException) -> str:
     """Where an error comes from, for people."""
-    return values.clean("".join(traceback.format_exception(error))[-_TRACE_CHARS_MAX:])
+    return values.sanitize_text("".join(traceback.format_exception(error))[-_TRACE_CHARS_MAX:])

@@ -10,18 +10,26 @@ from functools import partial
 from postroad.core import fault_points as faults
 from postroad.core.errors import Reject, StoreError
 from postroad.core.tracing import SpanLike
-from postroad.durable.consumption import Consumption
-from postroad.durable.shelf import Entry
+from postroad.durable.consumers.dispatcher import QueueDispatcher
+from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.durable.producer import OutgoingMessage
 
 from . import tables
 from .alarm import now_ms
-from .definition import Definition
-from .engine import Engine
-from .events import Admitted, Heard
-from .head import Head, Origin
-from .life import Status
-from .messages import QUEUE, Initial, Letter, Rejection, decode_letter, encode_letter
-from .traces import keep, responding
+from .definition import FlowDefinition
+from .engine import FlowEngine
+from .events import FlowAdmitted, SessionMessagesReceived
+from .head import FlowState, InitiatingSession
+from .life import FlowStatus
+from .messages import (
+    QUEUE,
+    SessionEnvelope,
+    SessionInit,
+    SessionReject,
+    decode_session_envelope,
+    encode_session_envelope,
+)
+from .traces import start_responder_span, store_trace
 from .values import digest
 
 logger = logging.getLogger("postroad.flows")
@@ -30,28 +38,28 @@ TAKEN = faults.declare_fault_point("flows.letter.taken")
 REJECTED = faults.declare_fault_point("flows.session.rejected")
 
 # So many letters are taken up before others have their turn.
-_IN_A_ROW_MAX = 64
-_ENTROPY_BYTES = 16
+_MESSAGES_PER_TURN = 64
+_SEED_BYTES = 16
 
 
-class Intake:
+class SessionReceiver:
     """The letters of flows, from the inbox to the machines."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: FlowEngine) -> None:
         self._engine = engine
         self._task: asyncio.Task[None] | None = None
         self._lookups: set[asyncio.Task[None]] = set()
-        self._consumption: Consumption | None = None
+        self._consumption: QueueDispatcher | None = None
 
     async def start(self) -> None:
         """Begin to take letters."""
-        mail = self._engine.mail
-        self._consumption = await mail.consumption_of(QUEUE)
-        self._engine.writing.consumption = self._consumption
+        mail = self._engine.queues
+        self._consumption = await mail.dispatchers.open(QUEUE)
+        self._engine.mutations.consumption = self._consumption
         # What a flow makes of a letter is in the same commit as the letter, if it is in memory.
-        self._engine.store.writer.prompt.add(QUEUE)
+        self._engine.store.writer.early.prompt.add(QUEUE)
         loop = asyncio.get_running_loop()
-        self._task = loop.create_task(self._work(self._consumption), name="postroad flows")
+        self._task = loop.create_task(self._run(self._consumption), name="postroad flows")
 
     async def stop(self) -> None:
         """Take no more; letters stay where they are."""
@@ -64,114 +72,138 @@ class Intake:
     async def close(self) -> None:
         """Let the queue go, when everything that was taken is committed or put back."""
         if self._consumption is not None:
-            self._engine.store.writer.prompt.discard(QUEUE)
+            self._engine.store.writer.early.prompt.discard(QUEUE)
             await self._consumption.close()
-            self._engine.mail.let_go(QUEUE)
+            self._engine.queues.dispatchers.release(QUEUE)
 
-    async def _work(self, consumption: Consumption) -> None:
+    async def _run(self, consumption: QueueDispatcher) -> None:
         in_a_row = 0
         while True:
-            entry = consumption.take()
+            entry = consumption.next_message()
             if entry is None:
                 await consumption.wait()
                 in_a_row = 0
                 continue
             try:
-                self._take(consumption, entry)
+                self._dispatch(consumption, entry)
             except Reject as error:
-                consumption.fail(entry, error)
+                consumption.nack(entry, error)
             except Exception as error:
                 logger.exception("a letter to a flow could not be taken up")
-                consumption.fail(entry, error)
+                consumption.nack(entry, error)
             in_a_row += 1
-            if in_a_row >= _IN_A_ROW_MAX:
+            if in_a_row >= _MESSAGES_PER_TURN:
                 in_a_row = 0
                 await asyncio.sleep(0)
 
-    def _take(self, consumption: Consumption, entry: Entry) -> None:
-        letter = decode_letter(entry.letter.body)
-        peer = entry.home.sender
+    def _dispatch(self, consumption: QueueDispatcher, entry: QueuedMessage) -> None:
+        envelope = decode_session_envelope(entry.message.body)
+        peer = entry.location.sender
         TAKEN.hit(peer=peer)
-        key = letter.key
-        if letter.is_for_initiator:
-            heard = Heard(key.number, letter.messages, entry, peer)
-            self._engine.tell(key.flow, heard)
+        key = envelope.key
+        if envelope.is_for_initiator:
+            heard = SessionMessagesReceived(key.number, envelope.messages, entry, peer)
+            self._engine.dispatch(key.flow, heard)
             return
         known = self._engine.responders.get((peer, key.flow, key.number))
         if known is not None:
-            self._engine.tell(known, Heard(0, letter.messages, entry, peer))
-        elif isinstance(letter.messages[0], Initial):
-            self._begin(consumption, entry, letter, letter.messages[0])
+            self._engine.dispatch(known, SessionMessagesReceived(0, envelope.messages, entry, peer))
+        elif isinstance(envelope.messages[0], SessionInit):
+            self._start_responder(consumption, entry, envelope, envelope.messages[0])
         else:
-            task = asyncio.get_running_loop().create_task(self._look_up(consumption, entry, letter))
+            task = asyncio.get_running_loop().create_task(
+                self._find_responder(consumption, entry, envelope)
+            )
             self._lookups.add(task)
             task.add_done_callback(self._lookups.discard)
 
-    async def _look_up(self, consumption: Consumption, entry: Entry, letter: Letter) -> None:
+    async def _find_responder(
+        self, consumption: QueueDispatcher, entry: QueuedMessage, envelope: SessionEnvelope
+    ) -> None:
         """Find the flow that responds to a session, among those that are not in memory."""
-        peer = entry.home.sender
-        origin = Origin(peer, letter.key, "", 1, "")
+        peer = entry.location.sender
+        origin = InitiatingSession(peer, envelope.key, "", 1, "")
         try:
             found = await self._engine.store.read(tables.find_responder, origin)
         except asyncio.CancelledError:
-            consumption.give_back(entry)
+            consumption.requeue(entry)
             raise
         except StoreError as error:
-            consumption.fail(entry, error)
+            consumption.nack(entry, error)
             return
         if found is None:
             logger.debug("%s speaks in a session that nobody has here", peer)
-            consumption.acknowledge(entry)
+            consumption.ack(entry)
         else:
-            self._engine.tell(found, Heard(0, letter.messages, entry, peer))
+            self._engine.dispatch(found, SessionMessagesReceived(0, envelope.messages, entry, peer))
 
-    def _begin(
-        self, consumption: Consumption, entry: Entry, letter: Letter, initial: Initial
+    def _start_responder(
+        self,
+        consumption: QueueDispatcher,
+        entry: QueuedMessage,
+        envelope: SessionEnvelope,
+        initial: SessionInit,
     ) -> None:
         """Somebody opens a session: have a flow respond to it, or tell why not."""
-        engine, peer = self._engine, entry.home.sender
-        definition = engine.registry.responder(initial.flow)
-        refusal = definition and definition.refusal_of(initial.flow, initial.version)
+        engine, peer = self._engine, entry.location.sender
+        definition = engine.registry.find_responder(initial.flow)
+        refusal = definition and definition.rejection_reason(initial.flow, initial.version)
         if refusal:
-            self._reject(consumption, entry, letter, refusal)
+            self._reject(consumption, entry, envelope, refusal)
             return
         now = now_ms()
-        head = Head(
+        state = FlowState(
             id=engine.new_id(),
             name=initial.flow if definition is None else definition.name,
             version=1 if definition is None else definition.version,
             status=self._status(definition),
-            entropy=os.urandom(_ENTROPY_BYTES),
+            seed=os.urandom(_SEED_BYTES),
             started_ms=now,
-            origin=Origin(peer, letter.key, initial.flow, initial.version, initial.app),
+            initiated_by=InitiatingSession(
+                peer, envelope.key, initial.flow, initial.version, initial.app
+            ),
         )
         if definition is not None and definition.timeout_s is not None:
-            head.deadline_ms = now + round(definition.timeout_s * 1000)
+            state.deadline_ms = now + round(definition.timeout_s * 1000)
         if definition is None:
             logger.warning(
                 "%s opens a session of flow %r, and nothing here responds to it: it is kept",
                 peer, initial.flow,
             )  # fmt: skip
-        span = responding(engine.store.owner, head.name, entry)
-        keep(head, span)
-        done = engine.admit(head, Admitted(letter.messages, entry))
+        span = start_responder_span(engine.store.owner, state.name, entry)
+        store_trace(state, span)
+        done = engine.start_flow(state, FlowAdmitted(envelope.messages, entry))
         # What came of it is known to the engine; nobody waits here.
         done.add_done_callback(partial(_end, span))
 
-    def _status(self, definition: Definition[..., object] | None) -> Status:
+    def _status(self, definition: FlowDefinition[..., object] | None) -> FlowStatus:
         if definition is None or self._engine.admission.is_draining:
-            return Status.HELD
-        return Status.RUNNING if self._engine.admission.slots.free(definition) else Status.QUEUED
+            return FlowStatus.HELD
+        return (
+            FlowStatus.RUNNING
+            if self._engine.admission.slots.free(definition)
+            else FlowStatus.QUEUED
+        )
 
-    def _reject(self, consumption: Consumption, entry: Entry, letter: Letter, text: str) -> None:
+    def _reject(
+        self,
+        consumption: QueueDispatcher,
+        entry: QueuedMessage,
+        envelope: SessionEnvelope,
+        text: str,
+    ) -> None:
         """Tell the other end that nobody will talk to it, in one commit with its letter."""
         error_id = digest(os.urandom(8)).hex()
-        answer = Letter(letter.key, True, [Rejection(text, error_id)])
-        key = f"{letter.key.flow:x}.{letter.key.number:x}"
-        clerk = self._engine.mail.clerk
-        post = clerk.post(entry.home.sender, QUEUE, encode_letter(answer), key)
-        REJECTED.hit(peer=entry.home.sender)
-        unit = consumption.finish(entry, [post])
+        answer = SessionEnvelope(envelope.key, True, [SessionReject(text, error_id)])
+        key = f"{envelope.key.flow:x}.{envelope.key.number:x}"
+        clerk = self._engine.queues.encoder
+        post = clerk.encode(
+            OutgoingMessage(
+                queue=QUEUE, body=encode_session_envelope(answer), to=entry.location.sender, key=key
+            )
+        )
+        REJECTED.hit(peer=entry.location.sender)
+        unit = consumption.prepare_ack(entry, [post])
         if unit is not None:
             consumption.submit(unit)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from postroad.core.errors import UsageError
 
 
-class Status(StrEnum):
+class FlowStatus(StrEnum):
     """Where a flow is in its life."""
 
     QUEUED = "queued"
@@ -22,28 +22,28 @@ class Status(StrEnum):
     """It met an error that will not pass, and waits for an operator."""
     PAUSED = "paused"
     """An operator stopped it for now."""
-    DONE = "done"
+    COMPLETED = "done"
     FAILED = "failed"
     KILLED = "killed"
     UNREADABLE = "unreadable"
     """It was written by a newer version of Postroad, or is damaged: it is left as it is."""
 
 
-ENDED = frozenset({Status.DONE, Status.FAILED, Status.KILLED})
+TERMINAL_STATUSES = frozenset({FlowStatus.COMPLETED, FlowStatus.FAILED, FlowStatus.KILLED})
 """Nothing happens any more."""
 
 
-class Happening(StrEnum):
+class FlowTrigger(StrEnum):
     """What can happen to a flow as a whole."""
 
-    BEGIN = "begin"
+    START = "begin"
     """There is room for it, or code that knows it."""
     FINISH = "finish"
     FAIL = "fail"
     """Its code raised a FlowError."""
-    AIL = "ail"
+    RETRYABLE_ERROR = "ail"
     """Its code raised an error that may pass."""
-    OBSERVE = "observe"
+    PARK = "observe"
     """Its code raised another error, or does not fit what was recorded."""
     RETRY = "retry"
     PAUSE = "pause"
@@ -52,49 +52,51 @@ class Happening(StrEnum):
     CONTINUE = "continue as new"
 
 
-class Effect(StrEnum):
+class FlowEffect(StrEnum):
     """What follows from it."""
 
     RUN_CODE = "run code"
-    DROP_CODE = "drop code"
+    CLOSE_CODE = "drop code"
     END_SESSIONS = "end sessions"
     FAIL_SESSIONS = "fail sessions"
-    FORGET_STEPS = "forget steps"
-    SLEEP = "sleep"
-    TELL_CLIENT = "tell client"
+    CLEAR_HISTORY = "forget steps"
+    SCHEDULE_RETRY = "sleep"
+    RESOLVE_RESULT = "tell client"
 
 
-class Turn(NamedTuple):
+class StatusTransition(NamedTuple):
     """A row of the table."""
 
-    status: Status
-    effects: tuple[Effect, ...] = ()
+    status: FlowStatus
+    effects: tuple[FlowEffect, ...] = ()
 
 
-_S, _H, _E = Status, Happening, Effect
-_KILLED = Turn(_S.KILLED, (_E.DROP_CODE, _E.FAIL_SESSIONS, _E.TELL_CLIENT))
-_RUNNING = Turn(_S.RUNNING, (_E.RUN_CODE,))
+_S, _H, _E = FlowStatus, FlowTrigger, FlowEffect
+_KILLED = StatusTransition(_S.KILLED, (_E.CLOSE_CODE, _E.FAIL_SESSIONS, _E.RESOLVE_RESULT))
+_RUNNING = StatusTransition(_S.RUNNING, (_E.RUN_CODE,))
 
-TABLE: dict[tuple[Status, Happening], Turn] = {
-    (_S.QUEUED, _H.BEGIN): _RUNNING,
-    (_S.QUEUED, _H.PAUSE): Turn(_S.PAUSED),
+STATUS_TRANSITIONS: dict[tuple[FlowStatus, FlowTrigger], StatusTransition] = {
+    (_S.QUEUED, _H.START): _RUNNING,
+    (_S.QUEUED, _H.PAUSE): StatusTransition(_S.PAUSED),
     (_S.QUEUED, _H.KILL): _KILLED,
-    (_S.HELD, _H.BEGIN): _RUNNING,
+    (_S.HELD, _H.START): _RUNNING,
     (_S.HELD, _H.KILL): _KILLED,
-    (_S.RUNNING, _H.FINISH): Turn(_S.DONE, (_E.END_SESSIONS, _E.TELL_CLIENT)),
-    (_S.RUNNING, _H.FAIL): Turn(_S.FAILED, (_E.FAIL_SESSIONS, _E.TELL_CLIENT)),
-    (_S.RUNNING, _H.AIL): Turn(_S.RETRYING, (_E.DROP_CODE, _E.SLEEP)),
-    (_S.RUNNING, _H.OBSERVE): Turn(_S.PARKED, (_E.DROP_CODE,)),
-    (_S.RUNNING, _H.PAUSE): Turn(_S.PAUSED, (_E.DROP_CODE,)),
+    (_S.RUNNING, _H.FINISH): StatusTransition(_S.COMPLETED, (_E.END_SESSIONS, _E.RESOLVE_RESULT)),
+    (_S.RUNNING, _H.FAIL): StatusTransition(_S.FAILED, (_E.FAIL_SESSIONS, _E.RESOLVE_RESULT)),
+    (_S.RUNNING, _H.RETRYABLE_ERROR): StatusTransition(
+        _S.RETRYING, (_E.CLOSE_CODE, _E.SCHEDULE_RETRY)
+    ),
+    (_S.RUNNING, _H.PARK): StatusTransition(_S.PARKED, (_E.CLOSE_CODE,)),
+    (_S.RUNNING, _H.PAUSE): StatusTransition(_S.PAUSED, (_E.CLOSE_CODE,)),
     (_S.RUNNING, _H.KILL): _KILLED,
-    (_S.RUNNING, _H.CONTINUE): Turn(
-        _S.RUNNING, (_E.END_SESSIONS, _E.DROP_CODE, _E.FORGET_STEPS, _E.RUN_CODE)
+    (_S.RUNNING, _H.CONTINUE): StatusTransition(
+        _S.RUNNING, (_E.END_SESSIONS, _E.CLOSE_CODE, _E.CLEAR_HISTORY, _E.RUN_CODE)
     ),
     (_S.RETRYING, _H.RETRY): _RUNNING,
-    (_S.RETRYING, _H.PAUSE): Turn(_S.PAUSED),
+    (_S.RETRYING, _H.PAUSE): StatusTransition(_S.PAUSED),
     (_S.RETRYING, _H.KILL): _KILLED,
     (_S.PARKED, _H.RETRY): _RUNNING,
-    (_S.PARKED, _H.PAUSE): Turn(_S.PAUSED),
+    (_S.PARKED, _H.PAUSE): StatusTransition(_S.PAUSED),
     (_S.PARKED, _H.KILL): _KILLED,
     (_S.PAUSED, _H.RESUME): _RUNNING,
     (_S.PAUSED, _H.KILL): _KILLED,
@@ -102,14 +104,14 @@ TABLE: dict[tuple[Status, Happening], Turn] = {
 """Everything that can happen to a flow; nothing happens to one that has ended."""
 
 
-def move(status: Status, happening: Happening) -> Turn:
+def apply_trigger(status: FlowStatus, trigger: FlowTrigger) -> StatusTransition:
     """What becomes of a flow; raises UsageError if that cannot happen to it now."""
-    turn = TABLE.get((status, happening))
-    if turn is None:
-        able = [it.value for it in Happening if (status, it) in TABLE]
-        end = ": it has ended" if status in ENDED else ""
+    transition = STATUS_TRANSITIONS.get((status, trigger))
+    if transition is None:
+        able = [trigger.value for trigger in FlowTrigger if (status, trigger) in STATUS_TRANSITIONS]
+        end = ": it has ended" if status in TERMINAL_STATUSES else ""
         raise UsageError(
-            f"a flow that is {status} cannot {happening}"
+            f"a flow that is {status} cannot {trigger}"
             + (f"; it can {', '.join(able)}" if able else end)
         )
-    return turn
+    return transition

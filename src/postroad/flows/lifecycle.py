@@ -9,250 +9,282 @@ import msgspec
 
 from . import requests as ask_for
 from . import values, waiting
-from .asks import ContinueAsNew, Outcome
-from .code import Code
-from .dialogues import Dialogues
-from .errors import FlowError, FlowMismatch, FlowTimeout, HistoryFull
-from .events import Transition
-from .head import Head, Trouble
-from .hospital import HAPPENINGS, diagnose, trace, write_up
-from .life import Effect, Happening, Status, move
-from .log import Diverged
-from .records import Kind, Position, Record
-from .transactions import FlowTransaction
+from .asks import CommandResult, ContinueAsNew
+from .code import FlowCoroutine
+from .dialogues import FlowSessions
+from .errors import FlowError, FlowTimeoutError, HistoryFullError, NondeterminismError
+from .events import FlowTransition
+from .head import FlowFailure, FlowState
+from .hospital import TRIGGER_OF_ACTION, build_flow_failure, classify_failure, format_traceback
+from .life import FlowEffect, FlowStatus, FlowTrigger, apply_trigger
+from .log import ReplayMismatch
+from .records import CommandKind, HistoryEntry, Position
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How much a flow may do."""
 
-    attempts: int = 10
+    max_attempts: int = 10
     """How often it is tried again without any progress."""
-    pause_ms: Callable[[int], int] = lambda attempts: 1000 * attempts
+    retry_delay_ms: Callable[[int], int] = lambda attempts: 1000 * attempts
     """How long to wait after so many attempts."""
-    steps: int = 100_000
+    max_steps: int = 100_000
     """Steps that it may have; then it is parked."""
-    bytes: int = 1 << 28
+    max_bytes: int = 1 << 28
     """Size of what these were given, all together."""
 
 
-BOUNDS = Bounds()
+DEFAULT_LIMITS = FlowLimits()
 # What may have failed for a reason that is over when the flow is tried again.
-_RUN_AGAIN = (Kind.STEP, Kind.TRANSACTION)
+_RETRIED_KINDS = (CommandKind.STEP,)
 
 
-class Lifecycle(ABC):
+class FlowLifecycle(ABC):
     """The status of a flow, and what follows when it changes.
 
     Args:
-        head: what is known of the flow.
-        dialogues: its sessions.
-        records: what it has done before.
+        state: what is known of the flow.
+        sessions: its sessions.
+        entries: its history.
 
     Attributes:
-        bounds: how much it may do.
+        limits: how much it may do.
     """
 
     __slots__ = (
-        "_bytes", "_fresh", "_open", "_progress", "_transition", "_wall_ms", "bounds", "code",
-        "dialogues", "due_ms", "head", "is_spent", "now_ms", "steps",
+        "_bytes", "_deferred", "_new_commands",
+        "_progress",
+        "_transition",
+        "_wall_ms",
+        "code",
+        "due_ms",
+        "is_unloaded",
+        "limits",
+        "now_ms",
+        "sessions",
+        "state",
+        "steps",
     )  # fmt: skip
 
-    def __init__(self, head: Head, dialogues: Dialogues, records: Sequence[Record]) -> None:
-        self.head = head
-        self.dialogues = dialogues
-        self.code: Code | None = None
+    def __init__(
+        self, state: FlowState, sessions: FlowSessions, entries: Sequence[HistoryEntry]
+    ) -> None:
+        self.state = state
+        self.sessions = sessions
+        self.code: FlowCoroutine | None = None
         # Whether its code has run and was put away.
-        self.is_spent = False
-        self.steps = len(records)
-        self._bytes = sum([len(it.value) for it in records if it.value]) if records else 0
+        self.is_unloaded = False
+        self.steps = len(entries)
+        self._bytes = sum([len(entry.value) for entry in entries if entry.value]) if entries else 0
         # Time as the code sees it: that of the last thing it waited for.
-        self.now_ms = head.run_ms or head.started_ms
+        self.now_ms = state.run_started_ms or state.started_ms
         # When something is due, in this process or another.
-        self.due_ms = head.wake_ms or None
-        # The transaction whose statements run.
-        self._open: FlowTransaction | None = None
+        self.due_ms = state.wake_ms or None
         # What the code has just begun to wait for.
-        self._fresh: list[Position] = []
+        self._new_commands: list[Position] = []
         self._wall_ms = self.now_ms
-        self._progress = head.progress
-        self._transition = Transition(self.steps)
-        self.bounds = BOUNDS
+        self._progress = state.progress
+        # Steps that were only reads, and wait for the next commit.
+        self._deferred: list[HistoryEntry] = []
+        self._transition = FlowTransition(self.steps)
+        self.limits = DEFAULT_LIMITS
 
     @abstractmethod
     def _run_code(self) -> None:
         """Make the code, and bring it to where its record ends."""
 
-    def observe(self, error: Exception, now_ms: int) -> Transition:
+    def park(self, error: Exception, now_ms: int) -> FlowTransition:
         """Have an operator look at it, for a reason that is not in its code."""
-        transition = self._transition = Transition(self.steps)
+        transition = self._transition = self._new_transition()
         self._wall_ms = now_ms
-        self._observe(error)
-        self._settle()
+        self._park(error)
+        self._update_state()
+        self._deferred = []
         return transition
 
-    def _on_woke(self) -> None:
-        deadline_ms = self.head.deadline_ms
-        if self.head.status is Status.RETRYING:
+    @property
+    def has_deferred(self) -> bool:
+        """Whether the code was given what is in no commit yet."""
+        return bool(self._deferred)
+
+    def record_deferred(self) -> FlowTransition:
+        """Have what was only read recorded now."""
+        transition = self._new_transition()
+        self._deferred = []
+        return transition
+
+    def _new_transition(self) -> FlowTransition:
+        transition = FlowTransition(self.steps - len(self._deferred))
+        transition.entries += self._deferred
+        return transition
+
+    def _on_timer_fired(self) -> None:
+        deadline_ms = self.state.deadline_ms
+        if self.state.status is FlowStatus.RETRYING:
             if self.due_ms is None or self.due_ms <= self._wall_ms:
-                self._move(Happening.RETRY)
+                self._apply_trigger(FlowTrigger.RETRY)
         elif self.code is not None and deadline_ms is not None and deadline_ms <= self._wall_ms:
-            error = FlowTimeout(f"flow {self.head.name} took too long")
-            self._move(Happening.FAIL, self._trouble(error, str(error)))
+            error = FlowTimeoutError(f"flow {self.state.name} took too long")
+            self._apply_trigger(FlowTrigger.FAIL, self._build_failure(error, str(error)))
 
-    def _on_survived(self) -> None:
+    def _on_trial_passed(self) -> None:
         """The process did not die of it."""
-        if self.head.is_suspect and self.head.status is Status.RUNNING:
-            self.head.is_suspect = False
-            self._transition.is_head_changed = True
+        if self.state.is_suspect and self.state.status is FlowStatus.RUNNING:
+            self.state.is_suspect = False
+            self._transition.is_state_changed = True
 
-    def _on_too_long(self) -> None:
+    def _on_history_full(self) -> None:
         """Park it: it has done as much as can be written down of one flow."""
-        bounds = self.bounds
+        limits = self.limits
         text = (
-            f"flow {self.head.name} has done {self.steps} steps, which were given {self._bytes} "
-            f"bytes, and may do {bounds.steps} with {bounds.bytes}: let its code begin "
-            "anew with flow.continue_as_new(...) from time to time, or allow more with "
+            f"flow {self.state.name} has done {self.steps} steps, which were given {self._bytes} "
+            f"bytes, and may do {limits.max_steps} with {limits.max_bytes}: let its code begin "
+            "anew with ctx.continue_as_new(...) from time to time, or allow more with "
             "history_steps_max and history_bytes_max; then try it again"
         )
-        self._observe(HistoryFull(text))
+        self._park(HistoryFullError(text))
 
     # Ends.
 
-    def _on_end(self, end: Outcome) -> None:
+    def _on_result(self, end: CommandResult) -> None:
         error = end.error
         if error is None:
             try:
-                self.head.result = values.encode(end.value, f"the result of {self.head.name}")
+                self.state.result = values.encode_value(
+                    end.value, f"the result of {self.state.name}"
+                )
             except Exception as unrecordable:
-                self._observe(unrecordable)
+                self._park(unrecordable)
             else:
-                self._move(Happening.FINISH)
+                self._apply_trigger(FlowTrigger.FINISH)
         elif isinstance(error, ContinueAsNew):
-            self._continue(error)
-        elif isinstance(error, Diverged):
-            self._observe(error.mismatch)
+            self._continue_as_new(error)
+        elif isinstance(error, ReplayMismatch):
+            self._park(error.error)
         else:
             self._on_error(error)
 
     def _on_error(self, error: BaseException) -> None:
-        head = self.head
+        state = self.state
         if not isinstance(error, FlowError):
-            self._unrecord_failures()
-        if self._transition.records:
-            head.attempts = 0
-        happening = HAPPENINGS[diagnose(error, head.attempts, self.bounds.attempts)]
-        head.attempts = head.attempts + 1 if happening is Happening.AIL else 0
-        self._move(happening, self._trouble(error, trace(error)))
+            self._drop_failed_steps()
+        if self._transition.entries:
+            state.attempts = 0
+        trigger = TRIGGER_OF_ACTION[
+            classify_failure(error, state.attempts, self.limits.max_attempts)
+        ]
+        state.attempts = state.attempts + 1 if trigger is FlowTrigger.RETRYABLE_ERROR else 0
+        self._apply_trigger(trigger, self._build_failure(error, format_traceback(error)))
 
-    def _unrecord_failures(self) -> None:
+    def _drop_failed_steps(self) -> None:
         """A step that failed is run again with its flow, unless the flow could live with that."""
-        records = self._transition.records
-        while records and records[-1].kind in _RUN_AGAIN and records[-1].failure is not None:
-            self._transition.failed = records.pop().label
+        entries = self._transition.entries
+        while entries and entries[-1].kind in _RETRIED_KINDS and entries[-1].error is not None:
+            self._transition.failed_step = entries.pop().label
             self.steps -= 1
 
-    def _observe(self, error: Exception) -> None:
-        self._unrecord_failures()
-        is_known = isinstance(error, FlowMismatch | HistoryFull)
-        detail = str(error) if is_known else trace(error)
-        self._move(Happening.OBSERVE, self._trouble(error, detail))
+    def _park(self, error: Exception) -> None:
+        self._drop_failed_steps()
+        is_known = isinstance(error, NondeterminismError | HistoryFullError)
+        detail = str(error) if is_known else format_traceback(error)
+        self._apply_trigger(FlowTrigger.PARK, self._build_failure(error, detail))
 
-    def _continue(self, wish: ContinueAsNew) -> None:
-        head = self.head
-        self._move(Happening.CONTINUE)
-        head.begin_anew(wish.arguments, self.now_ms)
-        head.opened = self.dialogues.opened
+    def _continue_as_new(self, wish: ContinueAsNew) -> None:
+        state = self.state
+        self._apply_trigger(FlowTrigger.CONTINUE)
+        state.start_next_run(wish.arguments, self.now_ms)
+        state.sessions_opened = self.sessions.opened
 
-    def _trouble(self, error: BaseException, detail: str) -> Trouble:
-        return write_up(error, detail, self.head, self.steps, self._wall_ms)
+    def _build_failure(self, error: BaseException, detail: str) -> FlowFailure:
+        return build_flow_failure(error, detail, self.state, self.steps, self._wall_ms)
 
-    def _move(self, happening: Happening, trouble: Trouble | None = None) -> None:
-        head = self.head
-        turn = move(head.status, happening)
-        was, head.status = head.status, turn.status
-        self._transition.is_head_changed = True
-        self._transition.is_parked = turn.status is Status.PARKED
-        head.trouble = trouble or head.trouble
-        if happening in (Happening.FINISH, Happening.CONTINUE):
-            head.trouble = None
-            head.come_further()
-        elif was in (Status.PARKED, Status.PAUSED):
-            head.acquit()
-        for effect in turn.effects:
-            self._do(effect, was)
+    def _apply_trigger(self, trigger: FlowTrigger, failure: FlowFailure | None = None) -> None:
+        state = self.state
+        transition = apply_trigger(state.status, trigger)
+        was, state.status = state.status, transition.status
+        self._transition.is_state_changed = True
+        self._transition.is_parked = transition.status is FlowStatus.PARKED
+        state.failure = failure or state.failure
+        if trigger in (FlowTrigger.FINISH, FlowTrigger.CONTINUE):
+            state.failure = None
+            state.reset_attempts()
+        elif was in (FlowStatus.PARKED, FlowStatus.PAUSED):
+            state.clear_suspicion()
+        for effect in transition.effects:
+            self._apply_effect(effect, was)
 
-    def _do(self, effect: Effect, was: Status) -> None:
-        transition, head = self._transition, self.head
-        if effect is Effect.RUN_CODE:
-            self.dialogues.confirm(transition)
-            if head.is_suspect:
+    def _apply_effect(self, effect: FlowEffect, was: FlowStatus) -> None:
+        transition, state = self._transition, self.state
+        if effect is FlowEffect.RUN_CODE:
+            self.sessions.send_confirm(transition)
+            if state.is_suspect:
                 # That it runs is durable before it does: it may be what ends the process.
-                head.trials += 1
-                self.is_spent = True
-            elif was is not Status.RUNNING:
+                state.trials += 1
+                self.is_unloaded = True
+            elif was is not FlowStatus.RUNNING:
                 # One that begins anew does so by being loaded, so that nothing of before is left.
                 self._run_code()
-        elif effect is Effect.DROP_CODE:
-            self.drop_code()
-        elif effect is Effect.END_SESSIONS:
-            self.dialogues.close_all(transition)
-        elif effect is Effect.FAIL_SESSIONS:
-            assert head.trouble is not None
-            self.dialogues.fail_all(head.trouble, was, transition)
-        elif effect is Effect.FORGET_STEPS:
-            transition.forgets_steps = True
-            transition.records.clear()
-            transition.keeps.clear()
+        elif effect is FlowEffect.CLOSE_CODE:
+            self.close_code()
+        elif effect is FlowEffect.END_SESSIONS:
+            self.sessions.close_all(transition)
+        elif effect is FlowEffect.FAIL_SESSIONS:
+            assert state.failure is not None
+            self.sessions.fail_all(state.failure, was, transition)
+        elif effect is FlowEffect.CLEAR_HISTORY:
+            transition.clears_history = True
+            transition.entries.clear()
+            transition.buffered.clear()
             self.steps = self._bytes = transition.first = 0
-        elif effect is Effect.TELL_CLIENT:
-            head.ended_ms = self._wall_ms
-            transition.is_over = True
-            self.drop_code()
+        elif effect is FlowEffect.RESOLVE_RESULT:
+            state.ended_ms = self._wall_ms
+            transition.is_ended = True
+            self.close_code()
         else:
-            assert effect is Effect.SLEEP
-            head.wake_ms = self._wall_ms + self.bounds.pause_ms(head.attempts)
+            assert effect is FlowEffect.SCHEDULE_RETRY
+            state.wake_ms = self._wall_ms + self.limits.retry_delay_ms(state.attempts)
 
-    def drop_code(self) -> None:
+    def close_code(self) -> None:
         """Put the code away; to go on, the flow must be read again."""
-        self.is_spent = True
+        self.is_unloaded = True
         code, self.code = self.code, None
-        self._fresh.clear()
-        self._transition.runs.clear()
-        if self._open is not None:
-            self._open = None
-            self._transition.concludes = False
+        self._new_commands.clear()
+        self._transition.steps_to_run.clear()
         if code is not None:
-            steps = [it.position for it in waiting.asked_by(code) if isinstance(it, ask_for.Step)]
-            self._transition.cancels += steps
+            steps = [
+                command.position
+                for command in waiting.pending_commands(code)
+                if isinstance(command, ask_for.RunStep)
+            ]
+            self._transition.steps_to_cancel += steps
             code.close()
 
     # Where it is now.
 
-    def _settle(self) -> None:
+    def _update_state(self) -> None:
         """Bring the head to where the flow is now."""
-        head, transition = self.head, self._transition
-        self.due_ms, wake_ms = self._find_due_ms()
-        if wake_ms != head.wake_ms or head.progress != self._progress:
-            head.wake_ms, self._progress = wake_ms, head.progress
-            transition.is_head_changed = True
-        is_troubled = head.attempts or head.recoveries or head.trouble is not None
-        if transition.records and head.status is Status.RUNNING and is_troubled:
-            head.come_further()
-            head.trouble = None
-            transition.is_head_changed = True
-        self.dialogues.settle(transition)
+        state, transition = self.state, self._transition
+        self.due_ms, wake_ms = self._next_deadlines_ms()
+        if wake_ms != state.wake_ms or state.progress != self._progress:
+            state.wake_ms, self._progress = wake_ms, state.progress
+            transition.is_state_changed = True
+        is_troubled = state.attempts or state.crash_recoveries or state.failure is not None
+        if transition.entries and state.status is FlowStatus.RUNNING and is_troubled:
+            state.reset_attempts()
+            state.failure = None
+            transition.is_state_changed = True
+        self.sessions.flush(transition)
 
-    def _find_due_ms(self) -> tuple[int | None, int | None]:
+    def _next_deadlines_ms(self) -> tuple[int | None, int | None]:
         """When it must be looked at if nothing happens before: in this process, and in another."""
-        head, code = self.head, self.code
-        if head.status is Status.RETRYING:
-            return head.wake_ms, head.wake_ms
-        if head.status is not Status.RUNNING:
+        state, code = self.state, self.code
+        if state.status is FlowStatus.RETRYING:
+            return state.wake_ms, state.wake_ms
+        if state.status is not FlowStatus.RUNNING:
             return None, None
         if code is None or self._transition.is_cut:
             return None, 0
-        # While a block is open, only its statements count.
-        due_ms = waiting.find_due_ms(code) if self._open is None else None
-        if head.deadline_ms is not None:
-            due_ms = head.deadline_ms if due_ms is None else min(due_ms, head.deadline_ms)
-        return due_ms, 0 if waiting.is_at_work(code) else due_ms
+        due_ms = waiting.next_deadline_ms(code)
+        if state.deadline_ms is not None:
+            due_ms = state.deadline_ms if due_ms is None else min(due_ms, state.deadline_ms)
+        return due_ms, 0 if waiting.has_local_work(code) else due_ms

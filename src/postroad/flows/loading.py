@@ -11,117 +11,133 @@ from postroad.core.errors import UsageError
 
 from . import tables
 from .alarm import now_ms
-from .background import read_patiently
-from .errors import FlowMismatch
-from .events import Heard, Killed, Loaded, Paused, Signalled
-from .head import show_id
-from .life import Status
-from .machine import Machine
-from .resident import Resident, Wish, fail, resolve
+from .background import read_with_retry
+from .errors import NondeterminismError
+from .events import (
+    FlowKillRequested,
+    FlowLoaded,
+    FlowPauseRequested,
+    SessionMessagesReceived,
+    SignalReceived,
+)
+from .head import format_flow_id
+from .life import FlowStatus
+from .machine import FlowStateMachine
+from .resident import LoadedFlow, QueuedEvent, fail_future, resolve_future
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .engine import FlowEngine
 
 logger = logging.getLogger("postroad.flows")
 
 LOADED = faults.declare_fault_point("flows.loaded")
 
 # What needs no code: it comes before the code runs, which may never leave room for it again.
-_FIRST = (Killed, Paused, Signalled)
+_BEFORE_CODE = (FlowKillRequested, FlowPauseRequested, SignalReceived)
 
 
-class Loading:
+class FlowLoader:
     """Makes the machines of flows from what is in the store."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: FlowEngine) -> None:
         self._engine = engine
         # Flows that nobody here can read, so that it is said once.
         self._unreadable: set[int] = set()
 
-    async def load(self, resident: Resident) -> None:
+    async def load(self, loaded: LoadedFlow) -> None:
         """Read a flow, and give it what has happened meanwhile."""
         engine = self._engine
         try:
-            stored = await read_patiently(engine.store, tables.read_flow, resident.id)
-            LOADED.hit(flow=resident.id)
-            self._go_on(resident, stored)
+            stored = await read_with_retry(engine.store, tables.read_flow, loaded.id)
+            LOADED.hit(flow=loaded.id)
+            self._resume(loaded, stored)
         except asyncio.CancelledError:
             raise
         except Exception as error:
             # Whoever waits for it must not wait for ever, and it is read anew the next time.
-            logger.exception("flow %s could not be taken up", show_id(resident.id))
-            engine.refuse(engine.forget(resident), error)
+            logger.exception("flow %s could not be taken up", format_flow_id(loaded.id))
+            engine.reject(engine.unload(loaded), error)
 
-    def _go_on(self, resident: Resident, stored: tables.StoredFlow | None) -> None:
+    def _resume(self, loaded: LoadedFlow, stored: tables.StoredFlow | None) -> None:
         engine = self._engine
-        if stored is None or stored.head.is_over:
-            self._drop(resident, stored)
+        if stored is None or stored.state.is_ended:
+            self._reject_missing(loaded, stored)
             return
-        head = stored.head
-        if head.status is Status.UNREADABLE:
-            self._leave(resident, FlowMismatch(head.trouble.detail if head.trouble else ""))
+        state = stored.state
+        if state.status is FlowStatus.UNREADABLE:
+            self._reject_unreadable(
+                loaded, NondeterminismError(state.failure.detail if state.failure else "")
+            )
             return
-        machine = resident.machine = engine.make_machine(
-            resident, head, records=stored.records, kept=stored.kept, signals=stored.signals
+        machine = loaded.machine = engine.create_machine(
+            loaded, state, entries=stored.entries, buffered=stored.buffered, signals=stored.signals
         )
-        resident.on_read()
+        loaded.on_loaded()
         if stored.problem is not None:
-            self._go_on_unread(resident, machine, stored.problem)
+            self._resume_unreadable(loaded, machine, stored.problem)
             return
-        wishes = resident.take_wishes()
-        is_first = [isinstance(event, _FIRST) for event, _ in wishes]
-        self._tell(resident, [it for it, first in zip(wishes, is_first, strict=True) if first])
-        if resident.can_handle:
-            if head.status is Status.RUNNING:
-                engine.handle(resident, Loaded())
+        queued = loaded.take_queued_events()
+        is_first = [isinstance(event, _BEFORE_CODE) for event, _ in queued]
+        self._dispatch(
+            loaded, [future for future, first in zip(queued, is_first, strict=True) if first]
+        )
+        if loaded.is_healthy:
+            if state.status is FlowStatus.RUNNING:
+                engine.handle(loaded, FlowLoaded())
             else:
-                engine.set_timer(resident, machine)
-        self._tell(resident, [it for it, first in zip(wishes, is_first, strict=True) if not first])
-        engine.admission.reconsider(head)
-        engine.look_after(resident)
+                engine.set_timer(loaded, machine)
+        self._dispatch(
+            loaded, [future for future, first in zip(queued, is_first, strict=True) if not first]
+        )
+        engine.admission.start_if_possible(state)
+        engine.after_commit(loaded)
 
-    def _tell(self, resident: Resident, wishes: list[Wish]) -> None:
-        for event, done in wishes:
-            if isinstance(event, Loaded):
-                resolve(done)
+    def _dispatch(self, loaded: LoadedFlow, queued: list[QueuedEvent]) -> None:
+        for event, done in queued:
+            if isinstance(event, FlowLoaded):
+                resolve_future(done)
             else:
-                self._engine.tell(resident.id, event, done)
+                self._engine.dispatch(loaded.id, event, done)
 
-    def _go_on_unread(self, resident: Resident, machine: Machine, problem: FlowMismatch) -> None:
+    def _resume_unreadable(
+        self, loaded: LoadedFlow, machine: FlowStateMachine, problem: NondeterminismError
+    ) -> None:
         """Its steps cannot be read, so its code must not run: it can only be parked or ended."""
         engine = self._engine
-        wishes = resident.take_wishes()
-        killed = next((it for it in wishes if isinstance(it[0], Killed)), None)
+        queued = loaded.take_queued_events()
+        killed = next(
+            (future for future in queued if isinstance(future[0], FlowKillRequested)), None
+        )
         if killed is not None:
-            wishes.remove(killed)
-        resident.wishes.extend(wishes)
+            queued.remove(killed)
+        loaded.queued_events.extend(queued)
         # What waits is told again, or refused, when these are durable.
         if killed is not None:
-            engine.handle(resident, *killed)
-        elif machine.head.status is Status.RUNNING:
-            engine.commit(resident, machine, machine.observe(problem, now_ms()), None)
+            engine.handle(loaded, *killed)
+        elif machine.state.status is FlowStatus.RUNNING:
+            engine.commit(loaded, machine, machine.park(problem, now_ms()), None)
         else:
-            self._leave(resident, problem)
+            self._reject_unreadable(loaded, problem)
 
-    def _leave(self, resident: Resident, problem: FlowMismatch) -> None:
+    def _reject_unreadable(self, loaded: LoadedFlow, problem: NondeterminismError) -> None:
         """Leave a flow as it is in the store: this version of Postroad does not understand it."""
-        engine, id = self._engine, resident.id
-        engine.admission.release(id)
+        engine, id = self._engine, loaded.id
+        engine.admission.release_slot(id)
         if id not in self._unreadable:
             self._unreadable.add(id)
-            logger.error("flow %s is left alone: %s", show_id(id), problem)
-        for event, done in engine.forget(resident):
-            if isinstance(event, Heard):
+            logger.error("flow %s is left alone: %s", format_flow_id(id), problem)
+        for event, done in engine.unload(loaded):
+            if isinstance(event, SessionMessagesReceived):
                 # It comes again, and is a dead letter at last: somebody may understand it later.
-                engine.writing.fail(event.receipt, problem)
-            fail(done, UsageError(f"flow {show_id(id)}: {problem}"))
+                engine.mutations.fail(event.ack_token, problem)
+            fail_future(done, UsageError(f"flow {format_flow_id(id)}: {problem}"))
 
-    def _drop(self, resident: Resident, stored: tables.StoredFlow | None) -> None:
+    def _reject_missing(self, loaded: LoadedFlow, stored: tables.StoredFlow | None) -> None:
         """There is no such flow, or it has ended: nothing can happen to it any more."""
         engine = self._engine
-        engine.admission.release(resident.id)
-        state = "is not known here" if stored is None else f"has ended: it is {stored.head.status}"
-        for event, done in engine.forget(resident):
-            if isinstance(event, Heard):
-                engine.writing.drop(event.receipt)
-            fail(done, UsageError(f"flow {show_id(resident.id)} {state}"))
+        engine.admission.release_slot(loaded.id)
+        state = "is not known here" if stored is None else f"has ended: it is {stored.state.status}"
+        for event, done in engine.unload(loaded):
+            if isinstance(event, SessionMessagesReceived):
+                engine.mutations.discard(event.ack_token)
+            fail_future(done, UsageError(f"flow {format_flow_id(loaded.id)} {state}"))

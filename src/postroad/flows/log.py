@@ -5,110 +5,121 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from .asks import Ask, Outcome
-from .errors import FlowMismatch
-from .records import Kind, Record
-from .values import make_error
+from .asks import CommandResult, FlowCommand
+from .errors import NondeterminismError
+from .records import CommandKind, HistoryEntry
+from .values import restore_error
 
 # So many steps are shown before the one that differs.
 _SHOWN_BEFORE = 3
 
 
-class Diverged(BaseException):
+class ReplayMismatch(BaseException):
     """The code does not fit its record. Not an Exception, so that no flow can swallow it."""
 
-    def __init__(self, mismatch: FlowMismatch) -> None:
+    def __init__(self, mismatch: NondeterminismError) -> None:
         super().__init__(str(mismatch))
-        self.mismatch = mismatch
+        self.error = mismatch
 
 
-class Log:
+class ReplayCursor:
     """The recorded steps of a flow that its code has not come to yet."""
 
-    __slots__ = ("_next", "_records")
+    __slots__ = ("_entries", "_next")
 
-    def __init__(self, records: Sequence[Record]) -> None:
-        self._records = records
+    def __init__(self, entries: Sequence[HistoryEntry]) -> None:
+        self._entries = entries
         self._next = 0
 
     @property
-    def is_over(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether the code is where it was."""
-        return self._next == len(self._records)
+        return self._next == len(self._entries)
 
     @property
-    def taken(self) -> int:
+    def consumed(self) -> int:
         """How many of them the code has come to."""
         return self._next
 
     @property
-    def upcoming(self) -> Record:
+    def next_entry(self) -> HistoryEntry:
         """The next step that was recorded."""
-        return self._records[self._next]
+        return self._entries[self._next]
 
-    def has_next(self, ask: Ask) -> bool:
+    def is_next(self, command: FlowCommand) -> bool:
         """Whether an ask is the next step that was recorded."""
-        if self.is_over:
+        if self.is_exhausted:
             return False
-        record = self.upcoming
-        return (record.position, record.kind, record.name) == (ask.position, ask.kind, ask.name)
+        entry = self.next_entry
+        return (entry.position, entry.kind, entry.name) == (
+            command.position,
+            command.kind,
+            command.name,
+        )
 
-    def is_put_off(self, ask: Ask) -> bool:
+    def is_deferred(self, command: FlowCommand) -> bool:
         """Whether something else was recorded before it, because the code was cut short there."""
-        if self.has_next(ask):
+        if self.is_next(command):
             return False
-        rest = itertools.islice(self._records, self._next, None)
-        known = next((it for it in rest if it.position == ask.position), None)
+        rest = itertools.islice(self._entries, self._next, None)
+        known = next((entry for entry in rest if entry.position == command.position), None)
         # At its own place there must be nothing else.
-        return known is None or (known.kind, known.name) == (ask.kind, ask.name)
+        return known is None or (known.kind, known.name) == (command.kind, command.name)
 
-    def take(self, ask: Ask) -> Record:
+    def consume(self, command: FlowCommand) -> HistoryEntry:
         """The next step, which must be this one."""
-        record = self.upcoming
-        differences = list(_compare(ask, record))
+        entry = self.next_entry
+        differences = list(_compare(command, entry))
         if differences:
-            raise self.diverged(f"the code asks for {ask.label}", differences)
+            raise self.mismatch(f"the code asks for {command.label}", differences)
         self._next += 1
-        return record
+        return entry
 
-    def diverged(self, what: str, differences: Iterable[str] = ()) -> Diverged:
+    def mismatch(self, what: str, differences: Iterable[str] = ()) -> ReplayMismatch:
         """The error that says where code and record part, and how."""
         lines = [f"the code of this flow does not fit its record at step {self._next}:"]
         first = max(self._next - _SHOWN_BEFORE, 0)
-        before = enumerate(self._records[first : self._next], first)
-        lines += [f"    step {number}: {record.label}" for number, record in before]
-        lines.append(f"  - step {self._next}: {self.upcoming.label}   (recorded)")
+        before = enumerate(self._entries[first : self._next], first)
+        lines += [f"    step {number}: {entry.label}" for number, entry in before]
+        lines.append(f"  - step {self._next}: {self.next_entry.label}   (recorded)")
         lines.append(f"  + step {self._next}: {what}")
         lines += [f"    {it}" for it in differences]
-        left = len(self._records) - self._next - 1
+        left = len(self._entries) - self._next - 1
         if left:
             lines.append(f"    and {left} more recorded after it")
-        lines.append("  run the old code again, or keep both ways apart with flow.patched(id)")
-        return Diverged(FlowMismatch("\n".join(lines)))
+        lines.append("  run the old code again, or keep both ways apart with ctx.patched(id)")
+        return ReplayMismatch(NondeterminismError("\n".join(lines)))
 
 
-def _compare(ask: Ask, record: Record) -> Iterable[str]:
-    if ask.position != record.position:
+def _compare(command: FlowCommand, entry: HistoryEntry) -> Iterable[str]:
+    if command.position != entry.position:
         yield "another step comes first"
-    if ask.kind != record.kind:
-        yield f"it was {record.kind}, and is {ask.kind}"
-    elif ask.name != record.name:
-        yield f"it was about {record.name!r}, and is about {ask.name!r}"
-    elif ask.sessions != record.sessions:
-        yield f"it was about sessions {record.sessions}, and is about {ask.sessions}"
-    elif ask.digest and record.digest and ask.digest != record.digest:
+    if command.kind != entry.kind:
+        yield f"it was {entry.kind}, and is {command.kind}"
+    elif command.name != entry.name:
+        yield f"it was about {entry.name!r}, and is about {command.name!r}"
+    elif command.sessions != entry.sessions:
+        yield f"it was about sessions {entry.sessions}, and is about {command.sessions}"
+    elif command.digest and entry.digest and command.digest != entry.digest:
         yield "its arguments are others"
 
 
-def outcome_of(ask: Ask, record: Record) -> Outcome:
+def recorded_result(command: FlowCommand, entry: HistoryEntry) -> CommandResult:
     """What the code gets for an ask that was recorded."""
-    if record.failure is not None:
-        return Outcome(error=make_error(record.failure))
-    if record.value is None or record.kind in (Kind.SEND, Kind.OPEN, Kind.CLOSE, Kind.SLEEP):
-        return Outcome(record.kind is Kind.PATCH or None)
+    if entry.error is not None:
+        return CommandResult(error=restore_error(entry.error))
+    if entry.value is None or entry.kind in (
+        CommandKind.SEND,
+        CommandKind.OPEN,
+        CommandKind.CLOSE,
+        CommandKind.SLEEP,
+    ):
+        return CommandResult(entry.kind is CommandKind.PATCH or None)
     try:
-        return Outcome(ask.read(record.value))
+        return CommandResult(command.decode_result(entry.value))
     except Exception as error:
-        raise Diverged(
-            FlowMismatch(f"what step {record.label} was given cannot be read any more: {error}")
+        raise ReplayMismatch(
+            NondeterminismError(
+                f"what step {entry.label} was given cannot be read any more: {error}"
+            )
         ) from None

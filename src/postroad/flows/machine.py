@@ -14,362 +14,341 @@ from postroad.core.limits import FLOW_RECORDS_MAX
 
 from . import requests as ask_for
 from . import values, waiting
-from .asks import NOTHING, Ask, Outcome
-from .code import Code
-from .dialogues import Dialogues, Silence
-from .errors import FlowError, FlowKilled, FlowTimeout
+from .asks import EMPTY_RESULT, CommandResult, FlowCommand
+from .code import FlowCoroutine
+from .dialogues import FlowSessions, SessionClosedResult
+from .errors import FlowError, FlowKilledError, FlowTimeoutError
 from .events import (
-    Admitted,
-    Began,
-    Event,
-    Heard,
-    KeptSignal,
-    Killed,
-    Loaded,
-    Paused,
-    Refusal,
-    Resumed,
-    Retried,
-    Signalled,
-    StatementDone,
-    StepDone,
-    StepRaised,
-    Survived,
-    Transition,
-    Woke,
+    BufferedSignal,
+    FlowAdmitted,
+    FlowEvent,
+    FlowKillRequested,
+    FlowLoaded,
+    FlowPauseRequested,
+    FlowReleased,
+    FlowResumeRequested,
+    FlowRetryRequested,
+    FlowTransition,
+    FlowTrialPassed,
+    SessionMessagesReceived,
+    SignalReceived,
+    StepCompleted,
+    StepFailed,
+    TimerFired,
 )
-from .head import Head
-from .life import Happening, Status
-from .lifecycle import Lifecycle
-from .log import Diverged, Log, outcome_of
-from .records import Position, Record
+from .head import FlowState
+from .life import FlowStatus, FlowTrigger
+from .lifecycle import FlowLifecycle
+from .log import ReplayCursor, ReplayMismatch, recorded_result
+from .records import HistoryEntry, Position
 from .replay import replay
-from .session import Kept, SessionEnd
-from .transactions import encode_results, result_of
+from .session import BufferedMessage, SessionEndpoint
 
-_LIFE: dict[type, Happening] = {
-    Began: Happening.BEGIN,
-    Retried: Happening.RETRY,
-    Paused: Happening.PAUSE,
-    Resumed: Happening.RESUME,
+_TRIGGERS: dict[type, FlowTrigger] = {
+    FlowReleased: FlowTrigger.START,
+    FlowRetryRequested: FlowTrigger.RETRY,
+    FlowPauseRequested: FlowTrigger.PAUSE,
+    FlowResumeRequested: FlowTrigger.RESUME,
 }
 
 
-class Machine(Lifecycle):
+class FlowStateMachine(FlowLifecycle):
     """One flow.
 
     Args:
-        head: what is known of it.
-        make_code: makes its code, which has not begun; raises if nothing fits the head.
-        records: what it has done before.
-        kept: what was said to it and it has not read, with the numbers of sessions.
-        signals: signals that it has not read.
-        heard_max: messages of a session that may wait for it.
+        state: what is known of it.
+        create_coroutine: makes its code, which has not begun; raises if nothing fits the state.
+        entries: its history.
+        buffered: messages that it has not received, with the numbers of their sessions.
+        signals: signals that it has not received.
+        buffer_max: messages of a session that may wait for it.
         payload_max: size of the largest thing it may send.
         app: the application its code belongs to.
     """
 
-    __slots__ = ("_log", "_make_code", "_statement", "payload_max", "refusals")
+    __slots__ = ("_create_coroutine", "_cursor", "_is_all_read", "payload_max")
 
     def __init__(
         self,
-        head: Head,
-        make_code: Callable[[Machine], Code],
+        state: FlowState,
+        create_coroutine: Callable[[FlowStateMachine], FlowCoroutine],
         *,
-        records: Sequence[Record] = (),
-        kept: Iterable[tuple[int, Kept]] = (),
-        signals: Iterable[KeptSignal] = (),
-        heard_max: int = 10_000,
+        entries: Sequence[HistoryEntry] = (),
+        buffered: Iterable[tuple[int, BufferedMessage]] = (),
+        signals: Iterable[BufferedSignal] = (),
+        buffer_max: int = 10_000,
         payload_max: int = 1 << 20,
         app: str = "",
     ) -> None:
-        super().__init__(head, Dialogues(head, heard_max, app), records)
-        self.dialogues.recall(records, kept, signals)
+        super().__init__(state, FlowSessions(state, buffer_max, app), entries)
+        self.sessions.restore(entries, buffered, signals)
         self.payload_max = payload_max
-        # Transactions whose statements could not be committed, by position, and why.
-        self.refusals: dict[Position, Refusal] = {}
-        self._make_code = make_code
-        self._log = Log(records)
-        # The one that runs now.
-        self._statement: ask_for.Statement | None = None
+        self._create_coroutine = create_coroutine
+        self._cursor = ReplayCursor(entries)
+        # Whether all that is recorded now are reads.
+        self._is_all_read = True
 
-    def open(self, peer: str) -> SessionEnd:
+    def open(self, peer: str) -> SessionEndpoint:
         """A new session; nobody is told before something is said in it."""
-        end = self.dialogues.open(peer, None if self.code is None else self.code.current.scope)
-        if end.peer != peer:
-            what = f"the code opens session {end.number} with {peer!r}"
-            raise self._log.diverged(what, [f"it was with {end.peer!r}"])
-        return end
+        endpoint = self.sessions.open(peer, None if self.code is None else self.code.current.scope)
+        if endpoint.peer != peer:
+            what = f"the code opens session {endpoint.number} with {peer!r}"
+            raise self._cursor.mismatch(what, [f"it was with {endpoint.peer!r}"])
+        return endpoint
 
     # Events.
 
-    def handle(self, event: Event, now_ms: int) -> Transition:
+    def handle(self, event: FlowEvent, now_ms: int) -> FlowTransition:
         """Take up an event; everything that follows from it, to be committed as a whole.
 
         Raises:
             UsageError: that cannot happen to the flow now. Nothing has changed.
         """
-        transition = self._transition = Transition(self.steps)
+        transition = self._transition = self._new_transition()
+        self._is_all_read = True
         self._wall_ms = now_ms
-        if isinstance(event, Heard):
-            self.dialogues.hear(event, transition)
-        elif isinstance(event, StepDone):
-            self._on_step_done(event)
-        elif isinstance(event, StepRaised):
-            if (ask := self._asked(event.position)) is not None:
-                self._conclude_error(ask, event.error)
-        elif isinstance(event, StatementDone):
-            self._on_statement_done(event)
-        elif isinstance(event, Signalled):
-            is_wanted = waiting.wants_signal(self.code, event.name, event.payload)
-            self.dialogues.hear_signal(event, transition, is_wanted=is_wanted)
-        elif isinstance(event, Admitted):
+        if isinstance(event, SessionMessagesReceived):
+            self.sessions.on_message(event, transition)
+        elif isinstance(event, StepCompleted):
+            self._on_step_completed(event)
+        elif isinstance(event, StepFailed):
+            if (command := self._pending(event.position)) is not None:
+                self._complete_error(command, event.error)
+        elif isinstance(event, SignalReceived):
+            is_wanted = waiting.awaits_signal(self.code, event.name, event.payload)
+            self.sessions.on_signal(event, transition, is_wanted=is_wanted)
+        elif isinstance(event, FlowAdmitted):
             self._on_admitted(event)
-        elif isinstance(event, Loaded):
-            if self.head.status is Status.RUNNING:
+        elif isinstance(event, FlowLoaded):
+            if self.state.status is FlowStatus.RUNNING:
                 self._run_code()
-        elif isinstance(event, Woke):
-            self._on_woke()
-        elif isinstance(event, Survived):
-            self._on_survived()
-        elif isinstance(event, Killed):
-            error = FlowKilled(event.reason)
-            self._move(Happening.KILL, self._trouble(error, "an operator ended it"))
+        elif isinstance(event, TimerFired):
+            self._on_timer_fired()
+        elif isinstance(event, FlowTrialPassed):
+            self._on_trial_passed()
+        elif isinstance(event, FlowKillRequested):
+            error = FlowKilledError(event.reason)
+            self._apply_trigger(
+                FlowTrigger.KILL, self._build_failure(error, "an operator ended it")
+            )
         else:
-            self._move(_LIFE[type(event)])
+            self._apply_trigger(_TRIGGERS[type(event)])
         if self.code is not None:
-            self._go_on(self.code)
-        self._settle()
+            self._advance(self.code)
+        self._update_state()
+        self._deferred = []
+        if self._can_defer(transition):
+            self._deferred, transition.entries = transition.entries, []
         return transition
 
-    def _on_admitted(self, event: Admitted) -> None:
-        self._transition.is_new = self._transition.is_head_changed = True
+    def _can_defer(self, transition: FlowTransition) -> bool:
+        """Whether what was only read can be recorded later: as long as the code goes on reading."""
+        if not (self._is_all_read and transition.entries and transition.has_only_entries):
+            return False
+        if transition.is_cut or self.code is None:
+            return False
+        commands = waiting.pending_commands(self.code)
+        return any(isinstance(command, ask_for.RunStep) and command.is_read for command in commands)
+
+    def _on_admitted(self, event: FlowAdmitted) -> None:
+        self._transition.is_new = self._transition.is_state_changed = True
         if event.messages:
-            self.dialogues.hear(Heard(0, event.messages, event.receipt), self._transition)
-        if self.head.status is Status.RUNNING:
-            self.dialogues.confirm(self._transition)
+            self.sessions.on_message(
+                SessionMessagesReceived(0, event.messages, event.ack_token), self._transition
+            )
+        if self.state.status is FlowStatus.RUNNING:
+            self.sessions.send_confirm(self._transition)
             self._run_code()
 
-    def _on_step_done(self, event: StepDone) -> None:
-        ask = self._asked(event.position)
-        if ask is None:
+    def _on_step_completed(self, event: StepCompleted) -> None:
+        command = self._pending(event.position)
+        if command is None:
             return
-        assert isinstance(ask, ask_for.Step)
+        assert isinstance(command, ask_for.RunStep)
         try:
-            encoded = values.encode(event.value, f"what step {ask.name!r} returned")
-            result = Outcome(values.roundtrip(event.value, encoded, ask.type))
+            encoded = values.encode_value(event.value, f"what step {command.name!r} returned")
+            result = CommandResult(values.roundtrip(event.value, encoded, command.type))
         except Exception as error:
-            self._conclude_error(ask, error)
+            self._complete_error(command, error)
         else:
-            self._transition.is_step_kept = True
-            self._conclude(ask, encoded, result)
-
-    def _on_statement_done(self, event: StatementDone) -> None:
-        ask = self._asked(event.position)
-        assert isinstance(ask, ask_for.Statement) and self.code is not None
-        result = result_of(ask, event.value, event.error)
-        ask.transaction.add(ask, result)
-        self._statement = None
-        self.code.resume(ask.position, result.read())
+            self._transition.is_step_recorded = True
+            self._complete(command, encoded, result)
 
     def count_steps(self) -> int:
         """How many steps the code has come by, as it runs now or is run again."""
-        return self.steps if self._log.is_over else self._log.taken
+        return self.steps if self._cursor.is_exhausted else self._cursor.consumed
 
-    def waits_for(self, ask: Ask) -> bool:
+    def awaits(self, command: FlowCommand) -> bool:
         """Whether the code still waits for something."""
-        return self._asked(ask.position) is ask
+        return self._pending(command.position) is command
 
-    def _asked(self, position: Position) -> Ask | None:
-        return waiting.asked_at(self.code, position)
+    def _pending(self, position: Position) -> FlowCommand | None:
+        return waiting.pending_command_at(self.code, position)
 
     # The code.
 
     def _run_code(self) -> None:
         """Make the code, and bring it to where its record ends."""
         try:
-            self.code = self._make_code(self)
-            replay(self.code, self._log, self._move_time)
-        except Diverged as diverged:
-            self._observe(diverged.mismatch)
+            self.code = self._create_coroutine(self)
+            replay(self.code, self._cursor, self._move_time)
+        except ReplayMismatch as diverged:
+            self._park(diverged.error)
         except Exception as error:
             # Nobody knows this flow any more, or its arguments are none.
-            self._observe(error)
+            self._park(error)
 
     def _move_time(self, now_ms: int) -> None:
         self.now_ms = max(self.now_ms, now_ms)
 
-    def answer(self, ask: Ask) -> Outcome | None:
+    def execute(self, command: FlowCommand) -> CommandResult | None:
         """Answer what the code asks for; None if it must wait."""
-        if isinstance(ask, ask_for.SessionAsk):
-            self.dialogues.check_own(ask)
-        if not ask.is_immediate:
-            self._fresh.append(ask.position)
+        if isinstance(command, ask_for.SessionCommand):
+            self.sessions.check_owned(command)
+        if not command.is_immediate:
+            self._new_commands.append(command.position)
             return None
-        if not self._log.is_over:
-            if isinstance(ask, ask_for.Patch) and not self._log.has_next(ask):
+        if not self._cursor.is_exhausted:
+            if isinstance(command, ask_for.RecordPatch) and not self._cursor.is_next(command):
                 # It went here before there was that patch. As if it had not been asked.
                 assert self.code is not None
                 self.code.current.steps -= 1
-                return Outcome(False)
-            if self._log.is_put_off(ask):
+                return CommandResult(False)
+            if self._cursor.is_deferred(command):
                 return None
-            record = self._log.take(ask)
-            self._move_time(record.at_ms)
-            return outcome_of(ask, record)
-        is_full = len(self._transition.records) >= FLOW_RECORDS_MAX
-        return None if is_full and self._can_wait(ask) else self._perform(ask)
+            entry = self._cursor.consume(command)
+            self._move_time(entry.at_ms)
+            return recorded_result(command, entry)
+        is_full = len(self._transition.entries) >= FLOW_RECORDS_MAX
+        can_wait = not isinstance(command, ask_for.RecordPatch)
+        return None if is_full and can_wait else self._execute(command)
 
-    def _can_wait(self, ask: Ask) -> bool:
-        """Whether what the code need not wait for can be done later all the same."""
-        if isinstance(ask, ask_for.Conclude):
-            # Nobody else commits while its transaction is open.
-            return ask.transaction is not self._open
-        return not isinstance(ask, ask_for.Patch)
-
-    def _perform(self, ask: Ask) -> Outcome:
+    def _execute(self, command: FlowCommand) -> CommandResult:
         """Do what the code need not wait for."""
-        if isinstance(ask, ask_for.Conclude):
-            return self._on_conclude(ask)
         try:
-            if isinstance(ask, ask_for.SessionAsk):
-                ask.check_size(self.payload_max)
-                self.dialogues.perform(ask, self._transition)
+            if isinstance(command, ask_for.SessionCommand):
+                command.check_size(self.payload_max)
+                self.sessions.execute(command, self._transition)
         except (FlowError, UsageError) as error:
-            self._record(ask, failure=values.describe_error(error))
-            return Outcome(error=error)
-        self._record(ask)
-        return Outcome(True) if isinstance(ask, ask_for.Patch) else NOTHING
+            self._record(command, failure=values.record_error(error))
+            return CommandResult(error=error)
+        self._record(command)
+        return CommandResult(True) if isinstance(command, ask_for.RecordPatch) else EMPTY_RESULT
 
-    def _on_conclude(self, ask: ask_for.Conclude) -> Outcome:
-        results, transition = encode_results(ask.transaction), self._transition
-        refusal = self.refusals.pop(ask.position, None) if ask.is_kept else None
-        if ask.transaction is self._open:
-            self._open, transition.concludes = None, ask.is_kept and refusal is None
-            transition.block = ask.position if transition.concludes else None
-        # A sleep that follows begins now, and not when the block did.
-        self._move_time(self._wall_ms)
-        failure = None if refusal is None else values.describe_error(refusal.error)
-        self._record(ask, results, failure)
-        return NOTHING if failure is None else Outcome(error=values.make_error(failure))
-
-    def withdraw(self, ask: Ask) -> None:
+    def cancel_command(self, command: FlowCommand) -> None:
         """The code does not wait for something any more."""
-        if isinstance(ask, ask_for.Step):
-            self._transition.cancels.append(ask.position)
-            self._transition.runs = [it for it in self._transition.runs if it is not ask]
+        if isinstance(command, ask_for.RunStep):
+            self._transition.steps_to_cancel.append(command.position)
+            self._transition.steps_to_run = [
+                command for command in self._transition.steps_to_run if command is not command
+            ]
 
-    def _go_on(self, code: Code) -> None:
+    def _advance(self, code: FlowCoroutine) -> None:
         """Give the code what is there for it, one thing at a time, until it waits for the world.
 
         Code that never does is cut short: it goes on when what it did so far is durable.
         """
-        while code.end is None:
-            if self._fresh:
-                self._begin_fresh(code)
-            bounds = self.bounds
-            if self.steps > bounds.steps or self._bytes > bounds.bytes:
-                self._on_too_long()
+        while code.result is None:
+            if self._new_commands:
+                self._start_new_commands(code)
+            limits = self.limits
+            if self.steps > limits.max_steps or self._bytes > limits.max_bytes:
+                self._on_history_full()
                 return
-            if len(self._transition.records) >= FLOW_RECORDS_MAX:
+            if len(self._transition.entries) >= FLOW_RECORDS_MAX:
                 # Others must have their turn.
                 self._transition.is_cut = True
                 return
-            if not self._give_something(code):
+            if not self._complete_one(code):
                 return
-        self._on_end(code.end)
+        self._on_result(code.result)
 
-    def _begin_fresh(self, code: Code) -> None:
+    def _start_new_commands(self, code: FlowCoroutine) -> None:
         """Have the functions run that the code has just begun to wait for."""
-        fresh, self._fresh = self._fresh, []
+        fresh, self._new_commands = self._new_commands, []
         for position in fresh:
-            ask = waiting.asked_at(code, position)
-            if isinstance(ask, ask_for.Step):
-                self._transition.runs.append(ask)
+            command = waiting.pending_command_at(code, position)
+            if isinstance(command, ask_for.RunStep):
+                self._transition.steps_to_run.append(command)
 
-    def _give_something(self, code: Code) -> bool:
+    def _complete_one(self, code: FlowCoroutine) -> bool:
         """Answer one thing the code waits for; False if nothing can be."""
-        for ask in waiting.asked_by(code):
-            if isinstance(ask, ask_for.Statement):
-                self._want(ask)
-            elif self._open is None and self._try(ask):
-                return True
-        return False
+        return any(self._try_complete(command) for command in waiting.pending_commands(code))
 
-    def _want(self, statement: ask_for.Statement) -> None:
-        """Have a statement run, unless another transaction is open: then after that."""
-        if self._statement is None and self._open in (None, statement.transaction):
-            self._open = statement.transaction
-            self._statement = self._transition.statement = statement
-
-    def _try(self, ask: Ask) -> bool:
+    def _try_complete(self, command: FlowCommand) -> bool:
         """Answer something the code waits for, if that is possible now."""
-        if ask.is_immediate:
+        if command.is_immediate:
             # The code had been cut short before it.
             assert self.code is not None
-            self.code.resume(ask.position, self._perform(ask))
+            self.code.resume(command.position, self._execute(command))
             return True
-        found = self.dialogues.find(ask, self._transition)
-        if isinstance(found, Silence):
-            self._conclude_error(ask, found.error, found.encode())
+        found = self.sessions.try_complete(command, self._transition)
+        if isinstance(found, SessionClosedResult):
+            self._complete_error(command, found.error, found.encode())
         elif found is not None:
-            self._conclude_read(ask, found)
-        elif isinstance(ask, ask_for.Sleep) and ask.until_ms <= self._wall_ms:
-            self._conclude(ask, None, NOTHING)
-        elif ask.deadline_ms is not None and ask.deadline_ms <= self._wall_ms:
-            self._conclude_error(ask, FlowTimeout(f"{ask.label} took too long"))
+            self._complete_encoded(command, found)
+        elif isinstance(command, ask_for.SleepUntil) and command.until_ms <= self._wall_ms:
+            self._complete(command, None, EMPTY_RESULT)
+        elif command.deadline_ms is not None and command.deadline_ms <= self._wall_ms:
+            self._complete_error(command, FlowTimeoutError(f"{command.label} took too long"))
         else:
             return False
         return True
 
     # What came of something.
 
-    def _conclude_read(self, ask: Ask, encoded: bytes) -> None:
+    def _complete_encoded(self, command: FlowCommand, encoded: bytes) -> None:
         """Give the code what came from elsewhere, if it is of the kind it wants."""
         try:
-            outcome = Outcome(ask.read(encoded))
+            outcome = CommandResult(command.decode_result(encoded))
         except Exception as problem:
-            text = f"{ask.label} got something else than it wants: {problem}"
-            self._conclude_error(ask, FlowError(text))
+            text = f"{command.label} got something else than it wants: {problem}"
+            self._complete_error(command, FlowError(text))
         else:
-            self._conclude(ask, encoded, outcome)
+            self._complete(command, encoded, outcome)
 
-    def _conclude_error(self, ask: Ask, error: BaseException, value: bytes | None = None) -> None:
+    def _complete_error(
+        self, command: FlowCommand, error: BaseException, value: bytes | None = None
+    ) -> None:
         """Give the code an error, made of what is written down of it."""
-        failure = values.describe_error(error)
-        made = values.make_error(failure)
+        failure = values.record_error(error)
+        made = values.restore_error(failure)
         made.__cause__ = error
-        self._conclude(ask, value, Outcome(error=made), failure)
+        self._complete(command, value, CommandResult(error=made), failure)
 
-    def _conclude(
+    def _complete(
         self,
-        ask: Ask,
+        command: FlowCommand,
         value: bytes | None,
-        outcome: Outcome,
-        failure: values.Failure | None = None,
+        outcome: CommandResult,
+        failure: values.RecordedError | None = None,
     ) -> None:
         """Write down what came of something the code waited for, and go on with it."""
         assert self.code is not None
         self._move_time(self._wall_ms)
-        self._record(ask, value, failure)
-        self.code.resume(ask.position, outcome)
+        self._record(command, value, failure)
+        self.code.resume(command.position, outcome)
 
     def _record(
-        self, ask: Ask, value: bytes | None = None, failure: values.Failure | None = None
+        self,
+        command: FlowCommand,
+        value: bytes | None = None,
+        failure: values.RecordedError | None = None,
     ) -> None:
-        numbers, sessions = ask.sessions, self.dialogues.sessions
-        record = Record(
-            position=ask.position,
-            kind=ask.kind,
-            name=ask.name,
-            digest=ask.digest,
+        numbers, sessions = command.sessions, self.sessions.by_number
+        entry = HistoryEntry(
+            position=command.position,
+            kind=command.kind,
+            name=command.name,
+            digest=command.digest,
             at_ms=self.now_ms,
             value=value,
-            failure=failure,
+            error=failure,
             sessions=numbers,
             peers=tuple([sessions[it].peer for it in numbers]) if numbers else (),
         )
-        self._transition.records.append(record)
+        self._transition.entries.append(entry)
+        self._is_all_read &= isinstance(command, ask_for.RunStep) and command.is_read
         self.steps += 1
         if value is not None:
             self._bytes += len(value)

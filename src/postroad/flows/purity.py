@@ -13,6 +13,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from types import BuiltinMethodType, CodeType
 from typing import Any
 
@@ -30,27 +31,27 @@ _RANDOM = (
     "shuffle triangular uniform vonmisesvariate weibullvariate Random"
 )
 
-_STEP = "do it in a function and `await flow.step(function)`"
+_STEP = "do it in a function and `await ctx.step(function)`"
 
 # What to use instead, and of which names in which modules.
 _REPLACEMENTS: dict[str, dict[str, str]] = {
-    "use `await flow.sleep(seconds)`": {"asyncio": "sleep", "time": "sleep"},
-    "use `await flow.select(...)` with `flow.sleep(seconds)` as one of its branches": {
+    "use `await ctx.sleep(seconds)`": {"asyncio": "sleep", "time": "sleep"},
+    "use `await ctx.select(...)` with `ctx.sleep(seconds)` as one of its branches": {
         "asyncio": "timeout timeout_at wait_for",
     },
-    "use `await flow.gather(...)` for all, or `await flow.select(...)` for the first": {
+    "use `await ctx.gather(...)` for all, or `await ctx.select(...)` for the first": {
         "asyncio": "as_completed wait",
     },
-    "use `await flow.gather(...)`": {
+    "use `await ctx.gather(...)`": {
         "asyncio": "Task TaskGroup create_task ensure_future gather shield",
     },
-    "use `await flow.signal(name, type)` to wait for others, `await flow.gather(...)` within": {
+    "use `await ctx.wait_for_signal(name, type)` to wait, `await ctx.gather(...)` within": {
         "asyncio": (
             "Barrier BoundedSemaphore Condition Event Future LifoQueue Lock PriorityQueue Queue "
             "Semaphore"
         ),
     },
-    "use `flow.now()`": {
+    "use `ctx.now()`": {
         "datetime": "date.today datetime.now datetime.utcnow",
         "time": (
             "asctime clock_gettime clock_gettime_ns ctime gmtime localtime monotonic monotonic_ns "
@@ -58,14 +59,14 @@ _REPLACEMENTS: dict[str, dict[str, str]] = {
             "thread_time_ns time time_ns"
         ),
     },
-    "use `flow.random()`": {"random": _RANDOM},
-    # Whoever knows the flow can foretell flow.random(): it is no source of secrets.
-    "let `await flow.step(function)` call it, which keeps what comes": {
+    "use `ctx.random()`": {"random": _RANDOM},
+    # Whoever knows the flow can foretell ctx.random(): it is no source of secrets.
+    "let `await ctx.step(function)` call it, which keeps what comes": {
         "os": "getrandom urandom",
         "random": "SystemRandom",
         "secrets": "choice randbelow randbits token_bytes token_hex token_urlsafe",
     },
-    "use `flow.uuid()`": {"uuid": "uuid1 uuid4 uuid6 uuid7"},
+    "use `ctx.uuid()`": {"uuid": "uuid1 uuid4 uuid6 uuid7"},
     _STEP: {
         "asyncio": (
             "all_tasks create_subprocess_exec create_subprocess_shell current_task get_event_loop "
@@ -74,10 +75,15 @@ _REPLACEMENTS: dict[str, dict[str, str]] = {
         ),
         "builtins": "input open",
         "concurrent.futures": "ProcessPoolExecutor ThreadPoolExecutor",
+        "httpx": "delete get head options patch post put request stream AsyncClient Client",
         "multiprocessing": "Pool Process",
         "os": "fork popen posix_spawn posix_spawnp system",
+        "requests": "delete get head options patch post put request Session",
+        "socket": "create_connection create_server socket",
+        "sqlite3": "connect",
         "subprocess": "Popen call check_call check_output getoutput getstatusoutput run",
         "threading": "Thread Timer",
+        "urllib.request": "urlopen urlretrieve",
     },
 }
 # The module has them only once somebody asked for them.
@@ -95,7 +101,7 @@ _PURE_WITH = {
 }
 
 
-class Impurity(msgspec.Struct, frozen=True):
+class NondeterministicCall(msgspec.Struct, frozen=True):
     """A call that gives something else each time, or that a flow cannot wait for."""
 
     line: int
@@ -106,10 +112,10 @@ class Impurity(msgspec.Struct, frozen=True):
     """What to use instead."""
 
 
-def find_impurities(function: Callable[..., Any]) -> list[Impurity]:
+def find_nondeterministic_calls(function: Callable[..., Any]) -> list[NondeterministicCall]:
     """Find them in the source of a flow function, in order; none if there is no source.
 
-    What is within nested functions counts, unless they are given to `flow.step`.
+    What is within nested functions counts, unless they are given to `ctx.step`.
     """
     try:
         plain = plain_function(function)
@@ -118,11 +124,11 @@ def find_impurities(function: Callable[..., Any]) -> list[Impurity]:
         definition = find_definition("".join(lines), code.co_name)
         if definition is None:
             return []
-        search = _Search(outer_names(plain))
-        search.look_through(definition)
+        search = _CallFinder(outer_names(plain))
+        search.check_function(definition)
         shift = max(first_line, 1) - 1
         found = (
-            Impurity(line + shift, known.call, known.advice)
+            NondeterministicCall(line + shift, known.call, known.advice)
             for line, _, known in sorted(search.found)
         )
         return list(dict.fromkeys(found))
@@ -131,7 +137,9 @@ def find_impurities(function: Callable[..., Any]) -> list[Impurity]:
         return []
 
 
-def explain(impurities: Iterable[Impurity], function: Callable[..., Any]) -> str:
+def format_findings(
+    impurities: Iterable[NondeterministicCall], function: Callable[..., Any]
+) -> str:
     """A text for whoever wrote the function; empty if there is nothing to say."""
     code = getattr(plain_function(function), "__code__", None)
     file_name = code.co_filename if isinstance(code, CodeType) else "unknown file"
@@ -141,6 +149,8 @@ def explain(impurities: Iterable[Impurity], function: Callable[..., Any]) -> str
     ]
     if not entries:
         return ""
+    if not inspect.iscoroutinefunction(function):
+        entries = [entry.replace("`await ", "`") for entry in entries]
     name = getattr(function, "__qualname__", None) or repr(function)
     head = f"{name} may not do the same when it is run again after a crash:"
     return "\n".join([head, *entries])
@@ -170,16 +180,16 @@ def find_definition(source: str, name: str) -> _Function | None:
 # What names stand for.
 
 
-class _Known(msgspec.Struct, frozen=True, order=True):
+class _ForbiddenCall(msgspec.Struct, frozen=True, order=True):
     """A callable that flow code should not call."""
 
     call: str
     advice: str
 
 
-def _known_callables() -> dict[int, _Known]:
+def _forbidden_callables() -> dict[int, _ForbiddenCall]:
     """By identity, and of the modules that are loaded: of others nobody can have anything."""
-    known: dict[int, _Known] = {}
+    known: dict[int, _ForbiddenCall] = {}
     for advice, modules in _REPLACEMENTS.items():
         for module_name, paths in modules.items():
             for path in paths.split() if module_name in sys.modules else ():
@@ -187,7 +197,7 @@ def _known_callables() -> dict[int, _Known]:
                 for part in path.split("."):
                     target = member(target, part)
                 if target is not UNKNOWN:
-                    known.setdefault(id(target), _Known(f"{module_name}.{path}", advice))
+                    known.setdefault(id(target), _ForbiddenCall(f"{module_name}.{path}", advice))
     return known
 
 
@@ -304,25 +314,25 @@ def _arguments(arguments: ast.arguments) -> Iterator[ast.arg]:
     yield from (argument for argument in (arguments.vararg, arguments.kwarg) if argument)
 
 
-class _Search(ast.NodeVisitor):
+class _CallFinder(ast.NodeVisitor):
     """Walks through a function and keeps, by place, what it should not call."""
 
     def __init__(self, outer: list[Mapping[str, object]]) -> None:
-        self.found: list[tuple[int, int, _Known]] = []
-        self._known: dict[int, _Known] = {}
+        self.found: list[tuple[int, int, _ForbiddenCall]] = []
+        self._known: dict[int, _ForbiddenCall] = {}
         # What is visible at the node that is visited, inner names first.
         self._scopes = outer
         # Functions that run as steps, where everything is allowed: names and lambdas.
         self._steps: set[str | ast.expr] = set()
 
-    def look_through(self, function: _Function) -> None:
+    def check_function(self, function: _Function) -> None:
         """Look at the body alone: defaults and decorators run when the module is loaded."""
         _load_imported(function)
-        self._known = _known_callables()
+        self._known = _forbidden_callables()
         self._steps = _find_steps(function)
-        self._look_within(function.body, Bindings(function.body, function.args).names)
+        self._check_body(function.body, Bindings(function.body, function.args).names)
 
-    def _look_within(self, body: Iterable[ast.AST], names: Mapping[str, object]) -> None:
+    def _check_body(self, body: Iterable[ast.AST], names: Mapping[str, object]) -> None:
         outside, self._scopes = self._scopes, [names, *self._scopes]
         self._visit_all(body)
         self._scopes = outside
@@ -345,32 +355,32 @@ class _Search(ast.NodeVisitor):
     def _visit_function(self, node: _Function) -> None:
         self._visit_all([*node.decorator_list, *_defaults(node.args)])
         if node.name not in self._steps:
-            self._look_inside(node.body, Bindings(node.body, node.args).names)
+            self._check_scope(node.body, Bindings(node.body, node.args).names)
 
     visit_FunctionDef = visit_AsyncFunctionDef = _visit_function
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self._visit_all(_defaults(node.args))
         if node not in self._steps:
-            self._look_inside([node.body], Bindings([node.body], node.args).names)
+            self._check_scope([node.body], Bindings([node.body], node.args).names)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._visit_all([*node.decorator_list, *node.bases, *node.keywords])
-        self._look_within(node.body, _ClassNames(Bindings(node.body).names))
+        self._check_body(node.body, _ClassNames(Bindings(node.body).names))
 
     def _visit_comprehension(self, node: _Comprehension) -> None:
         # The first of its sources does not see its names yet.
         self.visit(node.generators[0].iter)
         targets = Bindings(generator.target for generator in node.generators).names
-        self._look_inside(_parts(node), targets)
+        self._check_scope(_parts(node), targets)
 
     visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
 
-    def _look_inside(self, body: Iterable[ast.AST], names: Mapping[str, object]) -> None:
+    def _check_scope(self, body: Iterable[ast.AST], names: Mapping[str, object]) -> None:
         """Look into a scope of its own, which does not see the names of a class around it."""
         outside = self._scopes
         self._scopes = [scope for scope in outside if not isinstance(scope, _ClassNames)]
-        self._look_within(body, names)
+        self._check_body(body, names)
         self._scopes = outside
 
     def _visit_all(self, nodes: Iterable[ast.AST]) -> None:
@@ -395,12 +405,14 @@ def _defaults(arguments: ast.arguments) -> list[ast.expr]:
 
 
 def _find_steps(function: _Function) -> set[str | ast.expr]:
-    """What is given to `flow.step`: names of functions, and lambdas, also by their name."""
+    """What is given to `ctx.step`: names of functions, and lambdas, also by their name."""
     steps: set[str | ast.expr] = set()
     for node in ast.walk(function):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            for step in node.args[:1] if node.func.attr == "step" else ():
-                steps.add(step.id if isinstance(step, ast.Name) else step)
+        if isinstance(node, ast.Call):
+            # Also functools.partial(ctx.step, function).
+            for called, step in pairwise([node.func, *node.args]):
+                if _is_step(called):
+                    steps.add(step.id if isinstance(step, ast.Name) else step)
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
             names = {target.id for target in node.targets if isinstance(target, ast.Name)}
@@ -409,7 +421,14 @@ def _find_steps(function: _Function) -> set[str | ast.expr]:
     return steps
 
 
-def _is_pure(known: _Known, node: ast.Call) -> bool:
+def _is_step(called: ast.expr) -> bool:
+    """Tell `ctx.step` and `ctx.step.with_options(...)` from all else."""
+    if isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute):
+        return called.func.attr == "with_options" and _is_step(called.func.value)
+    return isinstance(called, ast.Attribute) and called.attr == "step"
+
+
+def _is_pure(known: _ForbiddenCall, node: ast.Call) -> bool:
     """Tell whether it is given all it needs; arguments with a star may be that."""
     needed = _PURE_WITH.get(known.call)
     given = [*node.args, *node.keywords]

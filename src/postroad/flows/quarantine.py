@@ -17,12 +17,12 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from .errors import FlowParked
-from .head import Head
-from .hospital import write_up
-from .life import Status
+from .errors import FlowParkedError
+from .head import FlowState
+from .hospital import build_flow_failure
+from .life import FlowStatus
 
-STRIKES_MAX = 3
+CRASHES_ALONE_MAX = 3
 """How often the process may end while a flow is tried alone; then it is parked."""
 _DOUBLINGS_MAX = 6
 
@@ -30,34 +30,34 @@ _DOUBLINGS_MAX = 6
 class Trial(NamedTuple):
     """Flows that are tried at the same time."""
 
-    begins_ms: int
+    starts_ms: int
     ends_ms: int
-    heads: Sequence[Head]
+    states: Sequence[FlowState]
 
 
-def charge(at_work: Sequence[Head]) -> None:
+def count_crash(at_work: Sequence[FlowState]) -> None:
     """Count that the process was killed for those flows at work that may be the cause."""
-    suspects = [it for it in at_work if it.is_suspect]
-    for head in suspects or at_work:
-        head.recoveries += 1
+    suspects = [state for state in at_work if state.is_suspect]
+    for state in suspects or at_work:
+        state.crash_recoveries += 1
     if len(suspects) == 1:
-        suspects[0].strikes += 1
+        suspects[0].crashes_alone += 1
 
 
-def is_to_be_tried(head: Head, recoveries_max: int) -> bool:
+def needs_trial(state: FlowState, recoveries_max: int) -> bool:
     """Whether a flow that is at work, is tried again later or is parked has to be tried apart."""
-    if head.status is Status.RETRYING:
-        return head.is_suspect
-    is_open = head.status in (Status.RUNNING, Status.PARKED)
-    return is_open and head.recoveries > recoveries_max and not is_guilty(head)
+    if state.status is FlowStatus.RETRYING:
+        return state.is_suspect
+    is_open = state.status in (FlowStatus.RUNNING, FlowStatus.PARKED)
+    return is_open and state.crash_recoveries > recoveries_max and not is_convicted(state)
 
 
-def is_guilty(head: Head) -> bool:
+def is_convicted(state: FlowState) -> bool:
     """Whether it is parked for good, until an operator wants it tried."""
-    return head.strikes >= STRIKES_MAX
+    return state.crashes_alone >= CRASHES_ALONE_MAX
 
 
-def plan(suspects: Iterable[Head], now_ms: int, trial_ms: int) -> list[Trial]:
+def plan_trials(suspects: Iterable[FlowState], now_ms: int, trial_ms: int) -> list[Trial]:
     """Who is tried when: those that the least speaks against first, in groups that grow."""
     trials: list[Trial] = []
     free_ms = now_ms
@@ -75,27 +75,31 @@ def plan(suspects: Iterable[Head], now_ms: int, trial_ms: int) -> list[Trial]:
     return trials
 
 
-def _suspicion(head: Head) -> tuple[int, int, int]:
-    return head.strikes, head.trials, head.recoveries
+def _suspicion(state: FlowState) -> tuple[int, int, int]:
+    return state.crashes_alone, state.trials, state.crash_recoveries
 
 
-def _by_suspicion(head: Head) -> tuple[int, int, int, int]:
-    return (*_suspicion(head), head.id)
+def _by_suspicion(state: FlowState) -> tuple[int, int, int, int]:
+    return (*_suspicion(state), state.id)
 
 
-def put_off(head: Head, begins_ms: int, now_ms: int) -> None:
+def defer_to_trial(state: FlowState, begins_ms: int, now_ms: int) -> None:
     """Have a flow wait until it is tried."""
-    head.is_suspect = True
-    head.status, head.wake_ms = Status.RETRYING, begins_ms
-    _write_up(head, "it is tried again apart from others", now_ms)
+    state.is_suspect = True
+    state.status, state.wake_ms = FlowStatus.RETRYING, begins_ms
+    _set_failure(state, "it is tried again apart from others", now_ms)
 
 
-def convict(head: Head, now_ms: int) -> None:
+def park_convicted(state: FlowState, now_ms: int) -> None:
     """Have a flow wait for an operator."""
-    head.status, head.wake_ms = Status.PARKED, None
-    _write_up(head, f"the last {head.strikes} times it was tried apart from others", now_ms)
+    state.status, state.wake_ms = FlowStatus.PARKED, None
+    _set_failure(
+        state, f"the last {state.crashes_alone} times it was tried apart from others", now_ms
+    )
 
 
-def _write_up(head: Head, what: str, now_ms: int) -> None:
-    text = f"the process ended {head.recoveries} times while this flow came no further: {what}"
-    head.trouble = write_up(FlowParked(text), text, head, 0, now_ms)
+def _set_failure(state: FlowState, what: str, now_ms: int) -> None:
+    text = (
+        f"the process ended {state.crash_recoveries} times while this flow came no further: {what}"
+    )
+    state.failure = build_flow_failure(FlowParkedError(text), text, state, 0, now_ms)

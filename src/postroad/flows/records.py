@@ -7,13 +7,13 @@ from typing import TypeAlias
 
 import msgspec
 
-from .values import Failure
+from .values import RecordedError
 
 Position: TypeAlias = tuple[int, ...]
 """Where in the code a step is: its number, within its branch, within the step that branched."""
 
 
-class Kind(StrEnum):
+class CommandKind(StrEnum):
     """What code can ask for."""
 
     OPEN = "open"
@@ -23,25 +23,24 @@ class Kind(StrEnum):
     CLOSE = "close"
     STEP = "step"
     TRANSACTION = "transaction"
-    STATEMENT = "statement"
-    """Part of a transaction, never recorded by itself."""
+    """A block `flow.transaction()`, which version 0.1 had: it cannot be replayed."""
     SLEEP = "sleep"
     SIGNAL = "signal"
     PATCH = "patch"
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
+class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """One step: what the code asked for, and what it was given."""
 
     position: Position
-    kind: Kind
+    kind: CommandKind
     name: str
     """Of the function, the peer, the signal."""
     digest: bytes
     """Of its arguments; empty where they cannot be compared."""
     at_ms: int
     value: bytes | None = None
-    failure: Failure | None = None
+    error: RecordedError | None = None
     sessions: tuple[int, ...] = ()
     """Numbers of the sessions it is about."""
     peers: tuple[str, ...] = ()
@@ -50,25 +49,25 @@ class Record(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fals
     @property
     def label(self) -> str:
         """How it is shown."""
-        return label(self.position, self.kind, self.name)
+        return command_label(self.position, self.kind, self.name)
 
 
-def label(position: Position, kind: Kind, name: str) -> str:
+def command_label(position: Position, kind: CommandKind, name: str) -> str:
     """How a step is shown: where it is, and what it does."""
     place = ".".join(map(str, position))
     return f"{place} {kind}({name})" if name else f"{place} {kind}"
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Record)
+_decoder = msgspec.msgpack.Decoder(HistoryEntry)
 
 
-def encode_record(record: Record) -> bytes:
+def encode_history_entry(entry: HistoryEntry) -> bytes:
     """A record as it is in the store."""
-    return _encoder.encode(record)
+    return _encoder.encode(entry)
 
 
-def decode_record(encoded: bytes) -> Record:
+def decode_history_entry(encoded: bytes) -> HistoryEntry:
     """A record from the store; raises msgspec.DecodeError if it is of another making."""
     try:
         return _decoder.decode(encoded)

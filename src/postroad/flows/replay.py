@@ -5,51 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from . import waiting
-from .code import Code
-from .log import Diverged, Log, outcome_of
-from .records import Kind, Record
-from .requests import Statement
-from .transactions import decode_results
+from .code import FlowCoroutine
+from .errors import NondeterminismError
+from .log import ReplayCursor, ReplayMismatch, recorded_result
+from .records import CommandKind, HistoryEntry
 
 
-def replay(code: Code, log: Log, move_time: Callable[[int], None]) -> None:
+def replay(code: FlowCoroutine, cursor: ReplayCursor, move_time: Callable[[int], None]) -> None:
     """Start the code, and feed it its record in the order in which that was written.
 
     Raises:
-        Diverged: the code asks for something else.
+        ReplayMismatch: the code asks for something else, or the record cannot be replayed.
     """
     code.start()
-    while not log.is_over:
-        record = log.upcoming
-        if record.kind is Kind.TRANSACTION:
-            # Time moves when its block is left.
-            _replay_transaction(code, log, record, move_time)
-            continue
-        move_time(record.at_ms)
-        ask = waiting.asked_at(code, record.position)
-        if ask is None:
-            if code.end is not None and isinstance(code.end.error, Diverged):
-                raise code.end.error
-            raise log.diverged(waiting.describe(code))
-        log.take(ask)
-        code.resume(record.position, outcome_of(ask, record))
+    while not cursor.is_exhausted:
+        entry = cursor.next_entry
+        if entry.kind is CommandKind.TRANSACTION:
+            raise ReplayMismatch(_block_error(entry))
+        move_time(entry.at_ms)
+        command = waiting.pending_command_at(code, entry.position)
+        if command is None:
+            if code.result is not None and isinstance(code.result.error, ReplayMismatch):
+                raise code.result.error
+            raise cursor.mismatch(waiting.describe_pending(code))
+        cursor.consume(command)
+        code.resume(entry.position, recorded_result(command, entry))
 
 
-def _replay_transaction(
-    code: Code, log: Log, record: Record, move_time: Callable[[int], None]
-) -> None:
-    """Give the code what the statements of a transaction returned, until it ends it."""
-    for number, result in enumerate(decode_results(record.value)):
-        ask = waiting.asked_at(code, (*record.position, number))
-        if not isinstance(ask, Statement) or ask.digest != result.digest:
-            raise log.diverged(waiting.describe(code))
-        ask.transaction.add(ask, result)
-        code.resume(ask.position, result.read())
-    if not log.is_over and log.upcoming is record:
-        ask = waiting.asked_at(code, record.position)
-        if ask is None:
-            raise log.diverged(waiting.describe(code))
-        # The code had been cut short before it.
-        move_time(record.at_ms)
-        log.take(ask)
-        code.resume(ask.position, outcome_of(ask, record))
+def _block_error(entry: HistoryEntry) -> NondeterminismError:
+    return NondeterminismError(
+        f"cannot replay step {entry.label}: blocks `flow.transaction()` were replaced by steps "
+        "that take a Transaction; let the version of Postroad that wrote it finish this flow, fork "
+        "the flow from an earlier step, or kill it"
+    )

@@ -9,36 +9,36 @@ from collections import OrderedDict
 from postroad.core import fault_points as faults
 from postroad.core.errors import NotRunningError
 
-from .events import Transition
-from .head import Head, show_id
+from .events import FlowTransition
+from .head import FlowState, format_flow_id
 
 logger = logging.getLogger("postroad.flows")
 
-TOLD = faults.declare_fault_point("flows.client.told")
+RESOLVED = faults.declare_fault_point("flows.client.told")
 
 # Of so many that ended last the result need not be read.
-_ENDED_KEPT = 1_024
+_CACHED_RESULTS = 1_024
 
 
-class Results:
+class ResultWaiters:
     """Who waits for which flow, and what came of those that ended last."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiters: dict[int, list[asyncio.Future[Head]]] = {}
-        self._ended: OrderedDict[int, Head] = OrderedDict()
+        self._waiters: dict[int, list[asyncio.Future[FlowState]]] = {}
+        self._ended: OrderedDict[int, FlowState] = OrderedDict()
 
-    def get(self, id: int) -> Head | None:
+    def get(self, id: int) -> FlowState | None:
         """A flow that ended just now."""
         return self._ended.get(id)
 
-    def expect(self, id: int) -> asyncio.Future[Head]:
+    def add_waiter(self, id: int) -> asyncio.Future[FlowState]:
         """Resolved when a flow has ended; give it back with `give_up`."""
-        waiter: asyncio.Future[Head] = self._loop.create_future()
+        waiter: asyncio.Future[FlowState] = self._loop.create_future()
         self._waiters.setdefault(id, []).append(waiter)
         return waiter
 
-    def give_up(self, id: int, waiter: asyncio.Future[Head]) -> None:
+    def remove_waiter(self, id: int, waiter: asyncio.Future[FlowState]) -> None:
         """Nobody waits for this any more; it may have been told already."""
         waiters = self._waiters.get(id, [])
         if waiter in waiters:
@@ -46,15 +46,15 @@ class Results:
             if not waiters:
                 del self._waiters[id]
 
-    def tell(self, head: Head) -> None:
+    def resolve(self, state: FlowState) -> None:
         """A flow has ended, and that is durable."""
-        self._ended[head.id] = head
-        if len(self._ended) > _ENDED_KEPT:
+        self._ended[state.id] = state
+        if len(self._ended) > _CACHED_RESULTS:
             self._ended.popitem(last=False)
-        TOLD.hit(flow=head.id)
-        for waiter in self._waiters.pop(head.id, ()):
+        RESOLVED.hit(flow=state.id)
+        for waiter in self._waiters.pop(state.id, ()):
             if not waiter.done():
-                waiter.set_result(head)
+                waiter.set_result(state)
 
     def close(self) -> None:
         """Nobody will be told anything."""
@@ -65,18 +65,18 @@ class Results:
         self._waiters.clear()
 
 
-def report_parked(head: Head, transition: Transition) -> None:
+def log_parked(state: FlowState, transition: FlowTransition) -> None:
     """Tell whoever looks at the log that a flow waits for an operator, and what can be done."""
-    trouble = head.trouble
-    if trouble is None:
+    failure = state.failure
+    if failure is None:
         return
-    place = transition.failed or f"step {transition.first + len(transition.records)}"
-    kind, (text, *more) = trouble.failure.kind, trouble.failure.text.splitlines() or [""]
-    detail = trouble.detail.strip()
-    id = show_id(head.id)
+    place = transition.failed_step or f"step {transition.first + len(transition.entries)}"
+    kind, (text, *more) = failure.error.kind, failure.error.text.splitlines() or [""]
+    detail = failure.detail.strip()
+    id = format_flow_id(state.id)
     logger.warning(
         "flow %s of %s is parked at %s: %s: %s. Mend the cause and restart the node, or try it "
         "again with `postroad flow retry %s`; `postroad flow kill %s` ends it%s",
-        id, head.name, place, kind.rpartition(":")[2], text, id, id,
+        id, state.name, place, kind.rpartition(":")[2], text, id, id,
         f"\n{detail}" if more or detail != text else "",
     )  # fmt: skip

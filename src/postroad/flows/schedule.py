@@ -12,8 +12,8 @@ import msgspec
 
 from postroad.durable.store.database import Database, Row
 
-from .cron import Cron
-from .errors import FlowMismatch
+from .cron import CronExpression
+from .errors import NondeterminismError
 
 logger = logging.getLogger("postroad.flows")
 
@@ -27,7 +27,7 @@ _MINUTE_MS = 60_000
 _COLUMNS = "name, flow, cron, zone, arguments, catch_up, is_paused, next_ms, last_ms"
 
 
-class CatchUp(StrEnum):
+class CatchUpPolicy(StrEnum):
     """What becomes of times at which a flow could not be begun."""
 
     LAST = "last"
@@ -46,7 +46,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     cron: str
     zone: str
     arguments: bytes
-    catch_up: CatchUp
+    catch_up: CatchUpPolicy
     is_paused: bool = False
     next_ms: int
     """The first time for which nothing was decided; it only ever moves forward."""
@@ -54,7 +54,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """The last time for which the flow was begun."""
 
 
-class Move(msgspec.Struct, frozen=True):
+class ScheduleAdvance(msgspec.Struct, frozen=True):
     """What one commit does about a schedule."""
 
     due_ms: int | None
@@ -62,30 +62,32 @@ class Move(msgspec.Struct, frozen=True):
     next_ms: int
 
 
-class Plan(msgspec.Struct, frozen=True):
+class SchedulePlan(msgspec.Struct, frozen=True):
     """What is to be done about a schedule now, in order."""
 
-    moves: list[Move]
+    advances: list[ScheduleAdvance]
     skipped_ms: int | None = None
     """The first time that is left out; None if none is."""
 
 
-def plan(schedule: Schedule, cron: Cron, now_ms: int) -> Plan:
+def plan_schedule(schedule: Schedule, cron: CronExpression, now_ms: int) -> SchedulePlan:
     """Decide which times a flow is begun for, and when the schedule is looked at next."""
     if schedule.is_paused or schedule.next_ms > now_ms:
-        return Plan([])
-    limit = CATCH_UP_MAX if schedule.catch_up is CatchUp.ALL else 1
+        return SchedulePlan([])
+    limit = CATCH_UP_MAX if schedule.catch_up is CatchUpPolicy.ALL else 1
     times = last_times(cron, schedule.next_ms, now_ms, limit)
-    if schedule.catch_up is CatchUp.NONE:
+    if schedule.catch_up is CatchUpPolicy.NONE:
         times = [it for it in times if it >= now_ms - LATE_MS]
-    next_ms = cron.after(now_ms)
-    first_ms = cron.after(schedule.next_ms - 1)
+    next_ms = cron.next_after(now_ms)
+    first_ms = cron.next_after(schedule.next_ms - 1)
     is_skipping = first_ms <= now_ms and (not times or first_ms < times[0])
-    moves = [Move(due_ms, after_ms) for due_ms, after_ms in pairwise([*times, next_ms])]
-    return Plan(moves or [Move(None, next_ms)], first_ms if is_skipping else None)
+    moves = [ScheduleAdvance(due_ms, after_ms) for due_ms, after_ms in pairwise([*times, next_ms])]
+    return SchedulePlan(
+        moves or [ScheduleAdvance(None, next_ms)], first_ms if is_skipping else None
+    )
 
 
-def last_times(cron: Cron, first_ms: int, now_ms: int, limit: int) -> list[int]:
+def last_times(cron: CronExpression, first_ms: int, now_ms: int, limit: int) -> list[int]:
     """The last times from one moment to another, both included, in order.
 
     It looks back from the end, ever farther: a year has half a million minutes.
@@ -101,57 +103,59 @@ def last_times(cron: Cron, first_ms: int, now_ms: int, limit: int) -> list[int]:
     return found[-limit:]
 
 
-def _last_time(cron: Cron, first_ms: int, end_ms: int) -> int | None:
+def _last_time(cron: CronExpression, first_ms: int, end_ms: int) -> int | None:
     """The last time from one moment to another, both included."""
     span_ms = _MINUTE_MS
-    while end_ms >= first_ms and cron.after(end_ms - span_ms) > end_ms:
+    while end_ms >= first_ms and cron.next_after(end_ms - span_ms) > end_ms:
         end_ms -= span_ms
         span_ms *= 2
     # Between these two there is one, if not before the first.
     while span_ms > _MINUTE_MS:
         span_ms //= 2
-        if cron.after(end_ms - span_ms) > end_ms:
+        if cron.next_after(end_ms - span_ms) > end_ms:
             end_ms -= span_ms
     times = [it for it in _times_between(cron, end_ms - span_ms, end_ms) if it >= first_ms]
     return times[-1] if times else None
 
 
-def _times_between(cron: Cron, start_ms: int, end_ms: int) -> Iterator[int]:
+def _times_between(cron: CronExpression, start_ms: int, end_ms: int) -> Iterator[int]:
     """Times after the one moment, up to the other."""
-    while (start_ms := cron.after(start_ms)) <= end_ms:
+    while (start_ms := cron.next_after(start_ms)) <= end_ms:
         yield start_ms
 
 
-def resumed(schedule: Schedule, cron: Cron, now_ms: int) -> Schedule:
+def resume_schedule(schedule: Schedule, cron: CronExpression, now_ms: int) -> Schedule:
     """A schedule that goes on; nobody wanted what would have been due while it was paused."""
-    next_ms = schedule.next_ms if schedule.next_ms > now_ms else cron.after(now_ms)
+    next_ms = schedule.next_ms if schedule.next_ms > now_ms else cron.next_after(now_ms)
     return msgspec.structs.replace(schedule, is_paused=False, next_ms=next_ms)
 
 
-def revised(known: Schedule | None, wanted: Schedule, cron: Cron, now_ms: int) -> Schedule:
+def merge_schedule(
+    known: Schedule | None, wanted: Schedule, cron: CronExpression, now_ms: int
+) -> Schedule:
     """A schedule as somebody wants it now, with what is known of one of that name.
 
     Programs say at each start what they want. What is due under the same expression stays due, and
     what an operator paused stays paused.
     """
     if known is None:
-        return msgspec.structs.replace(wanted, next_ms=cron.after(now_ms))
+        return msgspec.structs.replace(wanted, next_ms=cron.next_after(now_ms))
     if (known.cron, known.zone) == (wanted.cron, wanted.zone):
         next_ms = known.next_ms
     else:
         # The clock may have been set back since it was last due.
-        next_ms = cron.after(now_ms if known.last_ms is None else max(now_ms, known.last_ms))
+        next_ms = cron.next_after(now_ms if known.last_ms is None else max(now_ms, known.last_ms))
     return msgspec.structs.replace(
         wanted, is_paused=known.is_paused, next_ms=next_ms, last_ms=known.last_ms
     )
 
 
-def client_id(name: str, due_ms: int) -> str:
+def schedule_client_id(name: str, due_ms: int) -> str:
     """What the flow is begun as for one time of a schedule."""
-    return f"schedule:{name}:{show_time(due_ms)}"
+    return f"schedule:{name}:{format_time(due_ms)}"
 
 
-def show_time(ms: int) -> str:
+def format_time(ms: int) -> str:
     """A time as people see it."""
     return f"{_EPOCH + timedelta(milliseconds=ms):%Y-%m-%dT%H:%M:%SZ}"
 
@@ -172,7 +176,7 @@ def read_schedules(database: Database) -> list[Schedule]:
     return _read_all(rows)
 
 
-def read_due(database: Database, now_ms: int) -> list[Schedule]:
+def read_due_schedules(database: Database, now_ms: int) -> list[Schedule]:
     """Those whose time has come, the earliest first."""
     rows = database.execute(
         f"SELECT {_COLUMNS} FROM postroad_flow_schedules"
@@ -182,7 +186,7 @@ def read_due(database: Database, now_ms: int) -> list[Schedule]:
     return _read_all(rows)
 
 
-def next_due_ms(database: Database, now_ms: int) -> int | None:
+def next_schedule_ms(database: Database, now_ms: int) -> int | None:
     """When the next one is due after some moment."""
     rows = database.execute(
         "SELECT MIN(next_ms) FROM postroad_flow_schedules WHERE next_ms > ? AND is_paused = 0",
@@ -221,15 +225,15 @@ def _read_all(rows: Iterable[Row]) -> list[Schedule]:
     for row in rows:
         try:
             schedules.append(_read(row))
-        except FlowMismatch as error:
+        except NondeterminismError as error:
             logger.warning("%s: it is left alone", error)
     return schedules
 
 
 def _read(row: Row) -> Schedule:
     name, flow, cron, zone, arguments, catch_up, is_paused, next_ms, last_ms = row
-    if catch_up not in {it.value for it in CatchUp}:
-        raise FlowMismatch(
+    if catch_up not in {policy.value for policy in CatchUpPolicy}:
+        raise NondeterminismError(
             f"schedule {name!r} was written by a newer version of Postroad: catch_up={catch_up!r}"
         )
     return Schedule(
@@ -238,7 +242,7 @@ def _read(row: Row) -> Schedule:
         cron=cron,
         zone=zone,
         arguments=bytes(arguments),
-        catch_up=CatchUp(catch_up),
+        catch_up=CatchUpPolicy(catch_up),
         is_paused=bool(is_paused),
         next_ms=next_ms,
         last_ms=last_ms,

@@ -23,15 +23,22 @@ from postroad.durable.store.turn import outside
 from . import schedule as rows
 from . import tables, values
 from .alarm import now_ms
-from .cron import Cron
-from .definition import Definition, Registry
-from .engine import Engine
-from .errors import NoSuchSchedule
-from .events import Admitted
-from .head import Head
-from .life import Status
-from .schedule import CatchUp, Move, Schedule, client_id, plan, show_time
-from .traces import beginning, keep, scheduled
+from .cron import CronExpression
+from .definition import FlowDefinition, FlowRegistry
+from .engine import FlowEngine
+from .errors import ScheduleNotFoundError
+from .events import FlowAdmitted
+from .head import FlowState
+from .life import FlowStatus
+from .schedule import (
+    CatchUpPolicy,
+    Schedule,
+    ScheduleAdvance,
+    format_time,
+    plan_schedule,
+    schedule_client_id,
+)
+from .traces import start_flow_span, start_scheduled_flow_span, store_trace
 
 if TYPE_CHECKING:
     from .flows import FlowHandle
@@ -39,11 +46,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("postroad.flows")
 
 DUE = faults.declare_fault_point("flows.schedule.due")
-BEGUN = faults.declare_fault_point("flows.schedule.begun")
+STARTED = faults.declare_fault_point("flows.schedule.begun")
 
 # A wall clock may jump, and flows may become known; looking from time to time makes up for it.
-_LOOK_AGAIN_S = 30.0
-_STORE_AWAY_S = 1.0
+_RESCAN_INTERVAL_S = 30.0
+_STORE_RETRY_S = 1.0
 _NAME_CHARS_MAX = 200
 
 
@@ -55,7 +62,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     arguments: list[Any]
     cron: str
     zone: str
-    catch_up: CatchUp
+    catch_up: CatchUpPolicy
     is_paused: bool
     next_at: float | None
     """None while it is paused."""
@@ -70,36 +77,36 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
 class ScheduleOperations(ABC):
     """Has flows begun again and again; every change is durable when it returns."""
 
-    registry: Registry
-    _scheduler: Scheduler | None
+    registry: FlowRegistry
+    _scheduler: FlowScheduler | None
 
     @property
     @abstractmethod
-    def engine(self) -> Engine:
+    def engine(self) -> FlowEngine:
         """What runs them; only while running."""
 
     @abstractmethod
-    def check_can_begin(self, definition: Definition[Any, Any]) -> None:
+    def check_startable(self, definition: FlowDefinition[Any, Any]) -> None:
         """Raise UsageError if a flow is not begun by anybody here."""
 
     @abstractmethod
-    def new_head(
-        self, definition: Definition[Any, Any], arguments: bytes, client_id: str | None
-    ) -> Head:
+    def new_state(
+        self, definition: FlowDefinition[Any, Any], arguments: bytes, client_id: str | None
+    ) -> FlowState:
         """What is known of a flow that is about to begin."""
 
     @abstractmethod
-    def _handle_of(self, head: Head) -> FlowHandle[Any]:
+    def _handle_of(self, state: FlowState) -> FlowHandle[Any]:
         """What waits for the result of a flow."""
 
     async def schedule(
         self,
         name: str,
         cron: str,
-        definition: Definition[..., Any],
+        definition: FlowDefinition[..., Any],
         *args: Any,
         zone: str = "UTC",
-        catch_up: CatchUp | str = CatchUp.LAST,
+        catch_up: CatchUpPolicy | str = CatchUpPolicy.LAST,
     ) -> ScheduleView:
         """Have a flow begun whenever a cron expression says so.
 
@@ -120,8 +127,8 @@ class ScheduleOperations(ABC):
             raise ConfigError(
                 f"a schedule cannot be called {name!r:.220}: 1 to {_NAME_CHARS_MAX} characters"
             )
-        times = Cron.parse(cron, zone)
-        self.check_can_begin(definition)
+        times = CronExpression.parse(cron, zone)
+        self.check_startable(definition)
         wanted = Schedule(
             name=name,
             flow=definition.name,
@@ -134,7 +141,7 @@ class ScheduleOperations(ABC):
 
         def write(ledger: Ledger) -> Schedule:
             known = rows.find_schedule(ledger.database, name)
-            made = rows.revised(known, wanted, times, now_ms())
+            made = rows.merge_schedule(known, wanted, times, now_ms())
             if made != known:
                 rows.write_schedule(ledger.database, made)
             return made
@@ -142,7 +149,7 @@ class ScheduleOperations(ABC):
         return await self._change(write)
 
     async def unschedule(self, name: str) -> None:
-        """Forget a schedule; flows that it has begun go on. NoSuchSchedule if there is none."""
+        """Delete a schedule, or raise ScheduleNotFoundError; flows that it started go on."""
 
         def write(ledger: Ledger) -> None:
             _find(ledger.database, name)
@@ -152,10 +159,12 @@ class ScheduleOperations(ABC):
 
     async def schedules(self) -> list[ScheduleView]:
         """All schedules, by name."""
-        return [self._view(it) for it in await self.engine.store.read(rows.read_schedules)]
+        return [
+            self._view(schedule) for schedule in await self.engine.store.read(rows.read_schedules)
+        ]
 
     async def pause_schedule(self, name: str) -> ScheduleView:
-        """Begin nothing for a schedule until `resume_schedule`. NoSuchSchedule if there is none."""
+        """Start nothing for a schedule until `resume_schedule`, or raise ScheduleNotFoundError."""
 
         def write(ledger: Ledger) -> Schedule:
             paused = msgspec.structs.replace(_find(ledger.database, name), is_paused=True)
@@ -171,7 +180,9 @@ class ScheduleOperations(ABC):
             known = _find(ledger.database, name)
             if not known.is_paused:
                 return known
-            resumed = rows.resumed(known, Cron.parse(known.cron, known.zone), now_ms())
+            resumed = rows.resume_schedule(
+                known, CronExpression.parse(known.cron, known.zone), now_ms()
+            )
             rows.write_schedule(ledger.database, resumed)
             return resumed
 
@@ -184,17 +195,17 @@ class ScheduleOperations(ABC):
         definition = self.registry.find(schedule.flow)
         if definition is None:
             raise UsageError(f"schedule {name!r}: {self.problem_of(schedule)}")
-        with outside(engine.store), beginning(engine.store.owner, definition.name) as span:
+        with outside(engine.store), start_flow_span(engine.store.owner, definition.name) as span:
             await engine.store.writer.wait_for_room()
-            head = self.new_head(definition, schedule.arguments, None)
-            keep(head, span)
-            await engine.admit(head, Admitted())
-        return self._handle_of(head)
+            state = self.new_state(definition, schedule.arguments, None)
+            store_trace(state, span)
+            await engine.start_flow(state, FlowAdmitted())
+        return self._handle_of(state)
 
     async def _change(self, write: Callable[[Ledger], Schedule]) -> ScheduleView:
         changed = await self.engine.store.write(write)
         if self._scheduler is not None:
-            self._scheduler.stir()
+            self._scheduler.wake()
         return self._view(changed)
 
     def problem_of(self, schedule: Schedule) -> str | None:
@@ -203,15 +214,15 @@ class ScheduleOperations(ABC):
         if definition is None:
             return f"no flow {schedule.flow!r} is known at this node any more"
         try:
-            self.check_can_begin(definition)
-            Cron.parse(schedule.cron, schedule.zone)
+            self.check_startable(definition)
+            CronExpression.parse(schedule.cron, schedule.zone)
         except PostroadError as error:
             return str(error)
         return None
 
     def _view(self, schedule: Schedule) -> ScheduleView:
         last_ms = schedule.last_ms
-        args, _ = values.decode(schedule.arguments)
+        args, _ = values.decode_value(schedule.arguments)
         return ScheduleView(
             name=schedule.name,
             flow=schedule.flow,
@@ -222,19 +233,19 @@ class ScheduleOperations(ABC):
             is_paused=schedule.is_paused,
             next_at=None if schedule.is_paused else schedule.next_ms / 1000,
             last_at=None if last_ms is None else last_ms / 1000,
-            last_client_id=None if last_ms is None else client_id(schedule.name, last_ms),
+            last_client_id=None if last_ms is None else schedule_client_id(schedule.name, last_ms),
             problem=self.problem_of(schedule),
         )
 
 
-class Scheduler:
+class FlowScheduler:
     """Looks at the schedules of a node when one is due, and when somebody has changed one."""
 
     def __init__(self, flows: ScheduleOperations) -> None:
         self._flows = flows
         self._engine = flows.engine
         self._store = flows.engine.store
-        self._stirred = asyncio.Event()
+        self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         # What was said of schedules that cannot be served, so that it is said once.
         self._problems: dict[str, str] = {}
@@ -251,64 +262,64 @@ class Scheduler:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """Look again: something has changed."""
-        self._stirred.set()
+        self._woken.set()
 
     async def _run(self) -> None:
         while True:
-            self._stirred.clear()
+            self._woken.clear()
             try:
-                pause_s = await self._look()
+                pause_s = await self._scan()
             except StoreError as error:
                 logger.debug("schedules cannot be read now: %s", error)
-                pause_s = _STORE_AWAY_S
+                pause_s = _STORE_RETRY_S
             except Exception:
                 logger.exception("schedules could not be looked at")
-                pause_s = _LOOK_AGAIN_S
+                pause_s = _RESCAN_INTERVAL_S
             try:
                 async with asyncio.timeout(pause_s):
-                    await self._stirred.wait()
+                    await self._woken.wait()
             except TimeoutError:
                 continue
 
-    async def _look(self) -> float:
+    async def _scan(self) -> float:
         """Serve those that are due; how long to wait then."""
         now = now_ms()
         due: list[Schedule] = []
         if not self._engine.admission.is_draining:
-            due = await self._store.read(rows.read_due, now)
-        pauses_s = await asyncio.gather(*(self._serve(it, now) for it in due))
-        next_ms = await self._store.read(rows.next_due_ms, now)
+            due = await self._store.read(rows.read_due_schedules, now)
+        pauses_s = await asyncio.gather(*(self._run_due(schedule, now) for schedule in due))
+        next_ms = await self._store.read(rows.next_schedule_ms, now)
         if next_ms is not None:
             pauses_s.append(max(next_ms - now_ms(), 0) / 1000)
-        return min([*pauses_s, _LOOK_AGAIN_S])
+        return min([*pauses_s, _RESCAN_INTERVAL_S])
 
-    async def _serve(self, schedule: Schedule, now: int) -> float:
+    async def _run_due(self, schedule: Schedule, now: int) -> float:
         """Begin the flow of a schedule for its times; how long to wait before looking again."""
         try:
-            await self._make_moves(schedule, now)
+            await self._advance(schedule, now)
         except StoreError as error:
             logger.debug("schedule %r cannot be served now: %s", schedule.name, error)
-            return _STORE_AWAY_S
+            return _STORE_RETRY_S
         except Exception:
             # It must not keep the others from being served.
             logger.exception("schedule %r could not be served", schedule.name)
-        return _LOOK_AGAIN_S
+        return _RESCAN_INTERVAL_S
 
-    async def _make_moves(self, schedule: Schedule, now: int) -> None:
+    async def _advance(self, schedule: Schedule, now: int) -> None:
         definition = self._engine.registry.find(schedule.flow)
         if self._has_problem(schedule) or definition is None:
             return
-        made = plan(schedule, Cron.parse(schedule.cron, schedule.zone), now)
+        made = plan_schedule(schedule, CronExpression.parse(schedule.cron, schedule.zone), now)
         if made.skipped_ms is not None:
-            since = show_time(made.skipped_ms)
+            since = format_time(made.skipped_ms)
             logger.info("schedule %r: times from %s on are left out", schedule.name, since)
         current: Schedule | None = schedule
-        for move in made.moves:
+        for move in made.advances:
             if current is None or self._engine.admission.is_draining:
                 return
-            current = await self._make_move(current, move, definition)
+            current = await self._advance_once(current, move, definition)
 
     def _has_problem(self, schedule: Schedule) -> bool:
         problem = self._flows.problem_of(schedule)
@@ -320,8 +331,8 @@ class Scheduler:
             logger.warning("schedule %r waits: %s", schedule.name, problem)
         return True
 
-    async def _make_move(
-        self, schedule: Schedule, move: Move, definition: Definition[Any, Any]
+    async def _advance_once(
+        self, schedule: Schedule, move: ScheduleAdvance, definition: FlowDefinition[Any, Any]
     ) -> Schedule | None:
         """Commit one move; the schedule after it, or None if somebody has changed it meanwhile."""
         DUE.hit(schedule=schedule.name, due_ms=move.due_ms)
@@ -330,69 +341,71 @@ class Scheduler:
             is_begun = await self._store.write(lambda ledger: _advance(ledger, schedule, moved))
         else:
             moved = msgspec.structs.replace(schedule, next_ms=move.next_ms, last_ms=move.due_ms)
-            begun_as = client_id(schedule.name, move.due_ms)
-            with scheduled(self._store.owner, definition.name) as span:
-                head = self._flows.new_head(definition, schedule.arguments, begun_as)
-                keep(head, span)
-                is_begun = await self._begin(schedule, moved, head)
-            BEGUN.hit(schedule=schedule.name, due_ms=move.due_ms, flow=head.id)
-            if head.status is Status.RUNNING and is_begun:
-                self._engine.take_up(head.id)
+            begun_as = schedule_client_id(schedule.name, move.due_ms)
+            with start_scheduled_flow_span(self._store.owner, definition.name) as span:
+                state = self._flows.new_state(definition, schedule.arguments, begun_as)
+                store_trace(state, span)
+                is_begun = await self._commit_start(schedule, moved, state)
+            STARTED.hit(schedule=schedule.name, due_ms=move.due_ms, flow=state.id)
+            if state.status is FlowStatus.RUNNING and is_begun:
+                self._engine.resume(state.id)
             elif is_begun:
                 # Whoever made room may have done so before it was there to be seen.
-                self._engine.admission.fill(head.name)
+                self._engine.admission.start_waiting(state.name)
         return None if is_begun is None else moved
 
-    async def _begin(self, schedule: Schedule, moved: Schedule, head: Head) -> bool | None:
+    async def _commit_start(
+        self, schedule: Schedule, moved: Schedule, state: FlowState
+    ) -> bool | None:
         """Write a flow down with the schedule that begins it; whether it was, as `_advance` has it.
 
         It looks as after a crash: it is at work, and nobody has taken it up.
         """
-        is_running = head.status is Status.RUNNING
+        is_running = state.status is FlowStatus.RUNNING
         if is_running:
-            head.wake_ms = 0
+            state.wake_ms = 0
             # Nobody else may take its room while it is written.
-            self._engine.admission.slots.add(head.name)
+            self._engine.admission.slots.add(state.name)
         is_begun: bool | None = None
         try:
             is_begun = await self._store.write(
-                lambda ledger: _advance(ledger, schedule, moved, head)
+                lambda ledger: _advance(ledger, schedule, moved, state)
             )
         finally:
             if is_running and not is_begun:
-                self._engine.admission.slots.add(head.name, -1)
-                self._engine.admission.fill(head.name)
+                self._engine.admission.slots.add(state.name, -1)
+                self._engine.admission.start_waiting(state.name)
         return is_begun
 
 
 def _advance(
-    ledger: Ledger, schedule: Schedule, moved: Schedule, head: Head | None = None
+    ledger: Ledger, schedule: Schedule, moved: Schedule, state: FlowState | None = None
 ) -> bool | None:
     """Move a schedule on and begin its flow; whether it was begun, None if nothing was done."""
     database = ledger.database
     if rows.find_schedule(database, schedule.name) != schedule:
         return None
     rows.write_schedule(database, moved)
-    if head is None:
+    if state is None:
         return False
-    assert head.client_id is not None
+    assert state.client_id is not None
     # The clock may have been set back: there is one flow for each time.
-    if tables.find_client(database, head.client_id) is not None:
+    if tables.find_by_client_id(database, state.client_id) is not None:
         return False
-    tables.insert_head(database, tables.head_row(head))
+    tables.insert_state(database, tables.state_row(state))
     return True
 
 
 def _find(database: Database, name: str) -> Schedule:
     schedule = rows.find_schedule(database, name)
     if schedule is None:
-        raise NoSuchSchedule(f"no schedule is called {name!r}; see schedules()")
+        raise ScheduleNotFoundError(f"no schedule is called {name!r}; see schedules()")
     return schedule
 
 
-def _catch_up(text: CatchUp | str) -> CatchUp:
+def _catch_up(text: CatchUpPolicy | str) -> CatchUpPolicy:
     try:
-        return CatchUp(text)
+        return CatchUpPolicy(text)
     except ValueError:
-        known = ", ".join(it.value for it in CatchUp)
+        known = ", ".join(policy.value for policy in CatchUpPolicy)
         raise ConfigError(f"catch_up={text!r} is unknown; there are: {known}") from None

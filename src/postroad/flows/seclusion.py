@@ -15,9 +15,9 @@ from contextvars import Context
 from typing import Any
 
 from .alarm import now_ms
-from .events import Event, Transition
-from .head import show_id
-from .machine import Machine
+from .events import FlowEvent, FlowTransition
+from .head import format_flow_id
+from .machine import FlowStateMachine
 
 logger = logging.getLogger("postroad.flows")
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("postroad.flows")
 _SLOW_S = 1.0
 
 
-def run_code(machine: Machine, event: Event, context: Context) -> Transition:
+def run_sandboxed(machine: FlowStateMachine, event: FlowEvent, context: Context) -> FlowTransition:
     """Have a machine take up an event, and its code run in a copy of a context.
 
     `asyncio.timeout` and task groups, which would cancel the task they are used in, find none. And
@@ -48,8 +48,8 @@ def run_code(machine: Machine, event: Event, context: Context) -> Transition:
     if time.thread_time() - began > _SLOW_S:
         logger.warning(
             "flow %s of %s kept this node waiting for more than %g s: do what takes long inside "
-            "flow.step",
-            show_id(machine.head.id), machine.head.name, _SLOW_S,
+            "ctx.step",
+            format_flow_id(machine.state.id), machine.state.name, _SLOW_S,
         )  # fmt: skip
     return transition
 

@@ -8,13 +8,22 @@ from typing import NamedTuple
 
 import msgspec
 
-from .messages import Confirm, Data, End, Failed, Initial, Message, Rejection, SessionKey
+from .messages import (
+    SessionClose,
+    SessionConfirm,
+    SessionData,
+    SessionError,
+    SessionInit,
+    SessionKey,
+    SessionMessage,
+    SessionReject,
+)
 
 
-class State(StrEnum):
+class SessionState(StrEnum):
     """Where a session is, seen from one end."""
 
-    FRESH = "fresh"
+    NEW = "fresh"
     """Nothing was said yet, and the other end does not know of it."""
     INITIATING = "initiating"
     """The other end was asked, and has not answered."""
@@ -25,7 +34,7 @@ class State(StrEnum):
     """This end says nothing more, and hears nothing."""
 
 
-class Cause(StrEnum):
+class SessionTrigger(StrEnum):
     """What moves a session."""
 
     SEND = "send"
@@ -38,71 +47,71 @@ class Cause(StrEnum):
     END = "end"
 
 
-class Reaction(StrEnum):
+class SessionAction(StrEnum):
     """What is done about it."""
 
-    SAY_INITIAL = "say initial"
-    SAY_DATA = "say data"
-    SAY_END = "say end"
-    SAY_ERROR = "say error"
-    REFUSE = "refuse"
-    KEEP = "keep"
+    SEND_INIT = "say initial"
+    SEND_DATA = "say data"
+    SEND_CLOSE = "say end"
+    SEND_ERROR = "say error"
+    REJECT = "refuse"
+    BUFFER = "keep"
     IGNORE = "ignore"
 
 
-class Move(NamedTuple):
+class SessionTransition(NamedTuple):
     """A row of the table."""
 
-    state: State
-    reaction: Reaction
+    state: SessionState
+    action: SessionAction
 
 
-_S, _C, _R = State, Cause, Reaction
+_S, _C, _R = SessionState, SessionTrigger, SessionAction
 
-TABLE: dict[tuple[State, Cause], Move] = {
+SESSION_TRANSITIONS: dict[tuple[SessionState, SessionTrigger], SessionTransition] = {
     # What this end does.
-    (_S.FRESH, _C.SEND): Move(_S.INITIATING, _R.SAY_INITIAL),
-    (_S.INITIATING, _C.SEND): Move(_S.INITIATING, _R.SAY_DATA),
-    (_S.OPEN, _C.SEND): Move(_S.OPEN, _R.SAY_DATA),
-    (_S.ENDED, _C.SEND): Move(_S.ENDED, _R.REFUSE),
-    (_S.CLOSED, _C.SEND): Move(_S.CLOSED, _R.REFUSE),
-    (_S.FRESH, _C.CLOSE): Move(_S.CLOSED, _R.IGNORE),
-    (_S.INITIATING, _C.CLOSE): Move(_S.CLOSED, _R.SAY_END),
-    (_S.OPEN, _C.CLOSE): Move(_S.CLOSED, _R.SAY_END),
-    (_S.ENDED, _C.CLOSE): Move(_S.CLOSED, _R.IGNORE),
-    (_S.CLOSED, _C.CLOSE): Move(_S.CLOSED, _R.IGNORE),
-    (_S.FRESH, _C.FAIL): Move(_S.CLOSED, _R.IGNORE),
-    (_S.INITIATING, _C.FAIL): Move(_S.CLOSED, _R.SAY_ERROR),
-    (_S.OPEN, _C.FAIL): Move(_S.CLOSED, _R.SAY_ERROR),
+    (_S.NEW, _C.SEND): SessionTransition(_S.INITIATING, _R.SEND_INIT),
+    (_S.INITIATING, _C.SEND): SessionTransition(_S.INITIATING, _R.SEND_DATA),
+    (_S.OPEN, _C.SEND): SessionTransition(_S.OPEN, _R.SEND_DATA),
+    (_S.ENDED, _C.SEND): SessionTransition(_S.ENDED, _R.REJECT),
+    (_S.CLOSED, _C.SEND): SessionTransition(_S.CLOSED, _R.REJECT),
+    (_S.NEW, _C.CLOSE): SessionTransition(_S.CLOSED, _R.IGNORE),
+    (_S.INITIATING, _C.CLOSE): SessionTransition(_S.CLOSED, _R.SEND_CLOSE),
+    (_S.OPEN, _C.CLOSE): SessionTransition(_S.CLOSED, _R.SEND_CLOSE),
+    (_S.ENDED, _C.CLOSE): SessionTransition(_S.CLOSED, _R.IGNORE),
+    (_S.CLOSED, _C.CLOSE): SessionTransition(_S.CLOSED, _R.IGNORE),
+    (_S.NEW, _C.FAIL): SessionTransition(_S.CLOSED, _R.IGNORE),
+    (_S.INITIATING, _C.FAIL): SessionTransition(_S.CLOSED, _R.SEND_ERROR),
+    (_S.OPEN, _C.FAIL): SessionTransition(_S.CLOSED, _R.SEND_ERROR),
     # It has ended by itself, or has failed: an error is not sent back to where it came from.
-    (_S.ENDED, _C.FAIL): Move(_S.CLOSED, _R.IGNORE),
-    (_S.CLOSED, _C.FAIL): Move(_S.CLOSED, _R.IGNORE),
+    (_S.ENDED, _C.FAIL): SessionTransition(_S.CLOSED, _R.IGNORE),
+    (_S.CLOSED, _C.FAIL): SessionTransition(_S.CLOSED, _R.IGNORE),
     # What the other end does. It cannot do anything before it was asked.
-    (_S.INITIATING, _C.CONFIRM): Move(_S.OPEN, _R.KEEP),
-    (_S.INITIATING, _C.REJECT): Move(_S.ENDED, _R.KEEP),
-    (_S.INITIATING, _C.ERROR): Move(_S.ENDED, _R.KEEP),
-    (_S.OPEN, _C.DATA): Move(_S.OPEN, _R.KEEP),
-    (_S.OPEN, _C.ERROR): Move(_S.ENDED, _R.KEEP),
-    (_S.OPEN, _C.END): Move(_S.ENDED, _R.KEEP),
+    (_S.INITIATING, _C.CONFIRM): SessionTransition(_S.OPEN, _R.BUFFER),
+    (_S.INITIATING, _C.REJECT): SessionTransition(_S.ENDED, _R.BUFFER),
+    (_S.INITIATING, _C.ERROR): SessionTransition(_S.ENDED, _R.BUFFER),
+    (_S.OPEN, _C.DATA): SessionTransition(_S.OPEN, _R.BUFFER),
+    (_S.OPEN, _C.ERROR): SessionTransition(_S.ENDED, _R.BUFFER),
+    (_S.OPEN, _C.END): SessionTransition(_S.ENDED, _R.BUFFER),
     # They crossed on the way.
-    (_S.CLOSED, _C.CONFIRM): Move(_S.CLOSED, _R.IGNORE),
-    (_S.CLOSED, _C.REJECT): Move(_S.CLOSED, _R.IGNORE),
-    (_S.CLOSED, _C.DATA): Move(_S.CLOSED, _R.IGNORE),
-    (_S.CLOSED, _C.ERROR): Move(_S.CLOSED, _R.IGNORE),
-    (_S.CLOSED, _C.END): Move(_S.CLOSED, _R.IGNORE),
+    (_S.CLOSED, _C.CONFIRM): SessionTransition(_S.CLOSED, _R.IGNORE),
+    (_S.CLOSED, _C.REJECT): SessionTransition(_S.CLOSED, _R.IGNORE),
+    (_S.CLOSED, _C.DATA): SessionTransition(_S.CLOSED, _R.IGNORE),
+    (_S.CLOSED, _C.ERROR): SessionTransition(_S.CLOSED, _R.IGNORE),
+    (_S.CLOSED, _C.END): SessionTransition(_S.CLOSED, _R.IGNORE),
 }
 """Everything that can happen; what is not in it is a fault of the other end, and ignored."""
 
-_CAUSES: dict[type, Cause] = {
-    Confirm: Cause.CONFIRM,
-    Rejection: Cause.REJECT,
-    Data: Cause.DATA,
-    Failed: Cause.ERROR,
-    End: Cause.END,
+_TRIGGERS: dict[type, SessionTrigger] = {
+    SessionConfirm: SessionTrigger.CONFIRM,
+    SessionReject: SessionTrigger.REJECT,
+    SessionData: SessionTrigger.DATA,
+    SessionError: SessionTrigger.ERROR,
+    SessionClose: SessionTrigger.END,
 }
 
 
-class PeerInfo(msgspec.Struct, frozen=True):
+class PeerFlowInfo(msgspec.Struct, frozen=True):
     """The flow at the other end."""
 
     name: str
@@ -110,18 +119,18 @@ class PeerInfo(msgspec.Struct, frozen=True):
     app: str
 
 
-class Kept(msgspec.Struct, gc=False):
+class BufferedMessage(msgspec.Struct, gc=False):
     """Something that waits for the code to ask for it."""
 
-    message: Message
+    message: SessionMessage
     id: int = 0
     """Its number in the store; 0 if it is not there."""
 
 
-class SessionEnd:
+class SessionEndpoint:
     """One end of a session."""
 
-    __slots__ = ("heard", "info", "is_initiator", "key", "number", "peer", "scope", "state")
+    __slots__ = ("buffer", "info", "is_initiator", "key", "number", "peer", "scope", "state")
 
     def __init__(self, key: SessionKey, peer: str, number: int, *, is_initiator: bool) -> None:
         self.key = key
@@ -129,28 +138,28 @@ class SessionEnd:
         # How this flow calls it.
         self.number = number
         self.is_initiator = is_initiator
-        self.state = State.FRESH if is_initiator else State.OPEN
-        self.info: PeerInfo | None = None
-        self.heard: deque[Kept] = deque()
+        self.state = SessionState.NEW if is_initiator else SessionState.OPEN
+        self.info: PeerFlowInfo | None = None
+        self.buffer: deque[BufferedMessage] = deque()
         # The part of the code that opened it.
         self.scope: object | None = None
 
-    def do(self, cause: Cause) -> Reaction:
+    def apply(self, trigger: SessionTrigger) -> SessionAction:
         """This end does something; what must be said, or REFUSE."""
-        move = TABLE[self.state, cause]
+        move = SESSION_TRANSITIONS[self.state, trigger]
         self.state = move.state
-        return move.reaction
+        return move.action
 
-    def hear(self, message: Message) -> bool:
+    def on_message(self, message: SessionMessage) -> bool:
         """The other end said something; whether it is to be kept for the code."""
-        if isinstance(message, Initial):
-            self.info = PeerInfo(message.flow, message.version, message.app)
-            return message.payload is not None and self.state is State.OPEN
-        if isinstance(message, Confirm):
+        if isinstance(message, SessionInit):
+            self.info = PeerFlowInfo(message.flow, message.version, message.app)
+            return message.payload is not None and self.state is SessionState.OPEN
+        if isinstance(message, SessionConfirm):
             # Whatever has happened since: it is still who is at the other end.
-            self.info = PeerInfo(message.flow, message.version, message.app)
-        move = TABLE.get((self.state, _CAUSES[type(message)]))
-        if move is None or move.reaction is Reaction.IGNORE:
+            self.info = PeerFlowInfo(message.flow, message.version, message.app)
+        move = SESSION_TRANSITIONS.get((self.state, _TRIGGERS[type(message)]))
+        if move is None or move.action is SessionAction.IGNORE:
             return False
         self.state = move.state
         return True

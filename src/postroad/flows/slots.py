@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from .definition import Definition
-from .life import Status
+from .definition import FlowDefinition
+from .life import FlowStatus
 
-ACTIVE = frozenset({Status.RUNNING, Status.RETRYING})
+ACTIVE_STATUSES = frozenset({FlowStatus.RUNNING, FlowStatus.RETRYING})
 """Those that take up room."""
 
 _UNLIMITED = 10_000
 
 
-class Slots:
+class ConcurrencySlots:
     """Counts the flows that run, and those that are about to."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Slots:
             self.add(name, -1)
         return name
 
-    def free(self, definition: Definition[Any, Any]) -> int:
+    def free(self, definition: FlowDefinition[Any, Any]) -> int:
         """How many more of a kind may run, at least."""
         limit = definition.concurrency
         return _UNLIMITED if limit is None else max(limit - self._running[definition.name], 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
@@ -12,7 +13,7 @@ import msgspec
 
 from postroad.core.limits import FLOW_VALUE_BYTES_MAX, KIB
 
-from .errors import FlowError, StepFailed, Unrecordable
+from .errors import FlowError, SerializationError, StepFailedError
 from .renamed_errors import RENAMED_ERRORS
 
 _encoder = msgspec.msgpack.Encoder()
@@ -26,37 +27,45 @@ _ARGS_BYTES_MAX = 64 * KIB
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 
 
-def encode(value: Any, what: str) -> bytes:
+def encode_value(value: Any, what: str) -> bytes:
     """A value as bytes; `what` names it if that is impossible."""
     try:
         encoded = _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        raise Unrecordable(
+        raise SerializationError(
             f"{what} cannot be written down: {error}. Give plain values, dataclasses or "
             "msgspec structs, and leave open files, connections and the like inside steps"
         ) from None
     if len(encoded) > FLOW_VALUE_BYTES_MAX:
-        raise Unrecordable(
+        raise SerializationError(
             f"{what} takes {len(encoded)} bytes, and {FLOW_VALUE_BYTES_MAX} is the most that is "
             "written down: keep it in a file, an object store or a table, and give its name"
         )
     return encoded
 
 
-def decode(encoded: bytes, type: Any = Any) -> Any:
+def decode_value(encoded: bytes, type: Any = Any) -> Any:
     """The value that was encoded, as that type.
 
     Raises:
         msgspec.ValidationError: it is of another type.
     """
-    return decoder(type).decode(encoded)
+    return value_decoder(type).decode(encoded)
 
 
-def problem_of(encoded: bytes, type: Any) -> str | None:
+def decode_result(encoded: bytes, type: Any = Any) -> Any:
+    """Decode the result of a flow; untyped if the flow was of a version with another type."""
+    try:
+        return decode_value(encoded, type)
+    except msgspec.ValidationError:
+        return decode_value(encoded)
+
+
+def type_mismatch(encoded: bytes, type: Any) -> str | None:
     """Why an encoded value is not of a type; None if it is, or nobody can tell."""
     try:
-        decode(encoded, type)
-    except Unrecordable:
+        decode_value(encoded, type)
+    except SerializationError:
         return None
     except Exception as error:
         return str(error)
@@ -68,12 +77,12 @@ def _decoder(type: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(type)
 
 
-def decoder(type: Any) -> msgspec.msgpack.Decoder[Any]:
+def value_decoder(type: Any) -> msgspec.msgpack.Decoder[Any]:
     """What reads values of a type."""
     try:
         return _decoder(type)
     except TypeError as error:
-        raise Unrecordable(f"no value can be read as {type!r}: {error}") from None
+        raise SerializationError(f"no value can be read as {type!r}: {error}") from None
 
 
 def roundtrip(value: Any, encoded: bytes, type: Any) -> Any:
@@ -81,7 +90,7 @@ def roundtrip(value: Any, encoded: bytes, type: Any) -> Any:
     kind = value.__class__
     if kind in _PLAIN and (type is Any or type is kind):
         return value
-    return decode(encoded, type)
+    return decode_value(encoded, type)
 
 
 def digest(*parts: bytes) -> bytes:
@@ -117,7 +126,7 @@ def _result_type(function: Callable[..., Any]) -> Any:
         hint = get_type_hints(function).get("return", Any)
         if isinstance(msgspec.inspect.type_info(hint), msgspec.inspect.CustomType):
             return Any
-        decoder(hint)
+        value_decoder(hint)
     except Exception:
         # Annotations may name what exists for type checkers only.
         return Any
@@ -127,7 +136,7 @@ def _result_type(function: Callable[..., Any]) -> Any:
 # Errors.
 
 
-class Failure(msgspec.Struct, frozen=True, array_like=True):
+class RecordedError(msgspec.Struct, frozen=True, array_like=True):
     """An error as it is written down."""
 
     kind: str
@@ -137,7 +146,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
     """What it was made with, where that can be written down."""
 
 
-def describe_error(error: BaseException) -> Failure:
+def record_error(error: BaseException) -> RecordedError:
     """An error as it is written down."""
     kind = type(error)
     args: bytes | None
@@ -147,7 +156,7 @@ def describe_error(error: BaseException) -> Failure:
         args = None
     if args is not None and len(args) > _ARGS_BYTES_MAX:
         args = None
-    return Failure(f"{kind.__module__}:{kind.__qualname__}", _text_of(error), args)
+    return RecordedError(f"{kind.__module__}:{kind.__qualname__}", _text_of(error), args)
 
 
 def _text_of(error: BaseException) -> str:
@@ -156,10 +165,10 @@ def _text_of(error: BaseException) -> str:
         text = str(error)
     except Exception as problem:
         text = f"it cannot tell what it is: {type(problem).__name__}"
-    return clean(text[:_TEXT_CHARS_MAX])
+    return sanitize_text(text[:_TEXT_CHARS_MAX])
 
 
-def clean(text: str) -> str:
+def sanitize_text(text: str) -> str:
     """A text that can be written down, whatever it is made of."""
     return text.encode("utf-8", "replace").decode()
 
@@ -172,18 +181,23 @@ def _import(module: str) -> Any:
         return None
 
 
-def make_error(failure: Failure) -> Exception:
+def restore_error(failure: RecordedError, *, may_import: bool = True) -> Exception:
     """The error that was written down.
 
-    Where its class cannot be made again it is StepFailed, or FlowError if it was one.
+    Where its class cannot be made again it is StepFailedError, or FlowError if it was one.
+
+    Args:
+        failure: what was written down.
+        may_import: whether its module is imported; if not, only one that is loaded counts, as for
+            what another process says.
     """
     module, _, name = RENAMED_ERRORS.get(failure.kind, failure.kind).partition(":")
-    found = _import(module)
+    found = _import(module) if may_import else sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     if failure.args is not None and isinstance(found, type) and issubclass(found, Exception):
         try:
-            made = found(*decode(failure.args))
+            made = found(*decode_value(failure.args))
         except Exception:
             made = None
         if type(made) is found and _text_of(made) == failure.text:
@@ -191,4 +205,4 @@ def make_error(failure: Failure) -> Exception:
     if isinstance(found, type) and issubclass(found, FlowError):
         # What it means for the flow matters more than its class.
         return FlowError(failure.text)
-    return StepFailed(failure.text, failure.kind)
+    return StepFailedError(failure.text, failure.kind)

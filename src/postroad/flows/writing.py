@@ -9,29 +9,36 @@ import msgspec
 
 from postroad.core.errors import ConfigError, PostroadError
 from postroad.core.tracing import SpanKind, SpanLike
-from postroad.durable import Mail, Transaction
-from postroad.durable.consumption import Consumption
-from postroad.durable.handling import Handling
-from postroad.durable.posting import Post
-from postroad.durable.shelf import Entry
+from postroad.durable import DurableQueues, Transaction
+from postroad.durable.consumers.dispatcher import QueueDispatcher
+from postroad.durable.consumers.disposition import DispositionMutation
+from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.durable.producer import EncodedMessage, OutgoingMessage
 
-from .commit import FlowCommit
-from .events import Transition
-from .machine import Machine
-from .messages import QUEUE, Failed, Letter, Message, Rejection, encode_letter
-from .resident import Resident
-from .session import SessionEnd
-from .traces import headers_of, part_of
+from .commit import FlowMutation
+from .events import FlowTransition
+from .machine import FlowStateMachine
+from .messages import (
+    QUEUE,
+    SessionEnvelope,
+    SessionError,
+    SessionMessage,
+    SessionReject,
+    encode_session_envelope,
+)
+from .resident import LoadedFlow
+from .session import SessionEndpoint
+from .traces import start_child_span, trace_headers
 
 # Room for what a letter has besides what is sent: names of flows and applications, mostly.
-_LETTER_BYTES = 2_048
+_ENVELOPE_BYTES = 2_048
 _MESSAGE_BYTES = 64
-_LETTER_BYTES_MIN = 1_024
+_ENVELOPE_BYTES_MIN = 1_024
 
-OnSettled = Callable[[FlowCommit, Exception | None], None]
+OnFlowCommitted = Callable[[FlowMutation, Exception | None], None]
 
 
-class Writing:
+class FlowMutationBuilder:
     """Makes units of what machines say.
 
     Attributes:
@@ -39,80 +46,85 @@ class Writing:
         payload_max: size of the largest thing a flow may send.
     """
 
-    def __init__(self, mail: Mail) -> None:
-        self._clerk = mail.clerk
-        self._next_mail_id = itertools.count(1).__next__
-        self.consumption: Consumption | None = None
+    def __init__(self, mail: DurableQueues) -> None:
+        self._clerk = mail.encoder
+        self._next_buffer_id = itertools.count(1).__next__
+        self.consumption: QueueDispatcher | None = None
         size = mail.config.message_bytes_max
-        if size < _LETTER_BYTES_MIN:
+        if size < _ENVELOPE_BYTES_MIN:
             raise ConfigError(
                 f"message_bytes_max={size} of the mail is too little for flows: they need "
-                f"{_LETTER_BYTES_MIN}"
+                f"{_ENVELOPE_BYTES_MIN}"
             )
-        self.payload_max = size - min(_LETTER_BYTES, size // 2)
+        self.payload_max = size - min(_ENVELOPE_BYTES, size // 2)
 
-    def number_from(self, first: int) -> None:
+    def set_next_id(self, first: int) -> None:
         """Number what is kept from here on."""
-        self._next_mail_id = itertools.count(first).__next__
+        self._next_buffer_id = itertools.count(first).__next__
 
-    def make_unit(
+    def build(
         self,
-        resident: Resident,
-        machine: Machine,
-        transition: Transition,
+        loaded: LoadedFlow,
+        machine: FlowStateMachine,
+        transition: FlowTransition,
         tx: Transaction | None,
-        on_settled: OnSettled,
-    ) -> FlowCommit:
+        on_committed: OnFlowCommitted,
+    ) -> FlowMutation:
         """The unit of a transition, and of what a step did in its transaction."""
-        for _, kept in transition.keeps:
-            kept.id = self._next_mail_id()
+        for _, buffered in transition.buffered:
+            buffered.id = self._next_buffer_id()
         for signal in transition.signals:
-            signal.id = self._next_mail_id()
-        posts = [] if tx is None else list(tx.posts)
+            signal.id = self._next_buffer_id()
+        posts = [] if tx is None else list(tx.sends)
         spans: list[SpanLike] = []
-        for number, messages in transition.says.items():
-            end = machine.dialogues.sessions[number]
-            name = f"say {machine.head.name}"
-            span = part_of(self._clerk.node, machine.head, name, SpanKind.PRODUCER, peer=end.peer)
+        for number, messages in transition.outgoing.items():
+            endpoint = machine.sessions.by_number[number]
+            name = f"say {machine.state.name}"
+            span = start_child_span(
+                self._clerk.node, machine.state, name, SpanKind.PRODUCER, peer=endpoint.peer
+            )
             spans.append(span)
-            posts += self._letters(end, messages, headers_of(span))
-        handlings: Sequence[Handling] = ()
-        if transition.receipts:
+            posts += self._envelopes(endpoint, messages, trace_headers(span))
+        handlings: Sequence[DispositionMutation] = ()
+        if transition.ack_tokens:
             handlings = self._finish(transition)
-            if len(handlings) < len(transition.receipts):
+            if len(handlings) < len(transition.ack_tokens):
                 # What was consumed comes again: this must not be committed.
-                resident.lane.is_broken = True
-        return FlowCommit(
-            machine.head,
+                loaded.sequence.is_broken = True
+        return FlowMutation(
+            machine.state,
             transition,
-            resident.lane,
-            has_kept=machine.dialogues.has_kept,
+            loaded.sequence,
+            has_stored_buffer=machine.sessions.has_stored_buffer,
             posts=posts,
             handlings=handlings,
-            on_settled=on_settled,
+            on_committed=on_committed,
             node=self._clerk.node,
             spans=spans,
         )
 
-    def _finish(self, transition: Transition) -> list[Handling]:
+    def _finish(self, transition: FlowTransition) -> list[DispositionMutation]:
         """The inbox rows that are consumed, without those that come again all the same."""
-        handlings: list[Handling] = []
-        for receipt in transition.receipts:
-            assert self.consumption is not None and isinstance(receipt, Entry)
-            handling = self.consumption.finish(receipt)
+        handlings: list[DispositionMutation] = []
+        for ack_token in transition.ack_tokens:
+            assert self.consumption is not None and isinstance(ack_token, QueuedMessage)
+            handling = self.consumption.prepare_ack(ack_token)
             if handling is not None:
-                self.consumption.expect(handling)
+                self.consumption.track(handling)
                 handlings.append(handling)
         return handlings
 
-    def _letters(
-        self, end: SessionEnd, messages: list[Message], headers: Mapping[str, str] | None
-    ) -> list[Post]:
+    def _envelopes(
+        self,
+        endpoint: SessionEndpoint,
+        messages: list[SessionMessage],
+        headers: Mapping[str, str] | None,
+    ) -> list[EncodedMessage]:
         """What is said in one session, in as few letters as it fits into."""
-        batches: list[list[Message]] = [[]]
+        batches: list[list[SessionMessage]] = [[]]
         size = 0
         for message in messages:
-            if isinstance(message, Failed | Rejection):
+            if isinstance(message, SessionError | SessionReject):
                 message = _shorten(message, self.payload_max - _MESSAGE_BYTES)
             more = _size_of(message)
             if batches[-1] and size + more > self.payload_max:
@@ -120,46 +132,56 @@ class Writing:
                 size = 0
             batches[-1].append(message)
             size += more
-        return [self._letter(end, batch, headers) for batch in batches]
+        return [self._envelope(endpoint, batch, headers) for batch in batches]
 
-    def _letter(
-        self, end: SessionEnd, batch: list[Message], headers: Mapping[str, str] | None
-    ) -> Post:
-        key = f"{end.key.flow:x}.{end.key.number:x}"
-        letter = Letter(end.key, not end.is_initiator, batch)
-        return self._clerk.post(end.peer, QUEUE, encode_letter(letter), key, headers=headers)
+    def _envelope(
+        self,
+        endpoint: SessionEndpoint,
+        batch: list[SessionMessage],
+        headers: Mapping[str, str] | None,
+    ) -> EncodedMessage:
+        key = f"{endpoint.key.flow:x}.{endpoint.key.number:x}"
+        envelope = SessionEnvelope(endpoint.key, not endpoint.is_initiator, batch)
+        message = OutgoingMessage(
+            queue=QUEUE,
+            body=encode_session_envelope(envelope),
+            to=endpoint.peer,
+            key=key,
+            headers=headers,
+        )
+        return self._clerk.encode(message)
 
-    def fail(self, receipt: object, error: Exception) -> None:
+    def fail(self, ack_token: object, error: Exception) -> None:
         """An inbox row cannot be consumed now; it comes again, and not for ever."""
-        if isinstance(receipt, Entry):
+        if isinstance(ack_token, QueuedMessage):
             assert self.consumption is not None
-            self.consumption.fail(receipt, error)
+            self.consumption.nack(ack_token, error)
 
-    def put_back(self, receipt: object, error: Exception) -> None:
+    def requeue(self, ack_token: object, error: Exception) -> None:
         """An inbox row is not consumed after all; it comes again, after a fault not for ever."""
         if not isinstance(error, PostroadError):
-            self.fail(receipt, error)
-        elif isinstance(receipt, Entry):
+            self.fail(ack_token, error)
+        elif isinstance(ack_token, QueuedMessage):
             assert self.consumption is not None
-            self.consumption.give_back(receipt)
+            self.consumption.requeue(ack_token)
 
-    def drop(self, receipt: object) -> None:
+    def discard(self, ack_token: object) -> None:
         """An inbox row is for nobody any more."""
-        if isinstance(receipt, Entry):
+        if isinstance(ack_token, QueuedMessage):
             assert self.consumption is not None
-            self.consumption.acknowledge(receipt)
+            self.consumption.ack(ack_token)
 
 
-def _size_of(message: Message) -> int:
+def _size_of(message: SessionMessage) -> int:
     """As many bytes as a message takes in a letter, besides names."""
-    if isinstance(message, Failed):
+    if isinstance(message, SessionError):
         return len(f"{message.kind}{message.text}".encode()) + _MESSAGE_BYTES
-    if isinstance(message, Rejection):
+    if isinstance(message, SessionReject):
         return len(message.text.encode()) + _MESSAGE_BYTES
     return len(getattr(message, "payload", None) or b"") + _MESSAGE_BYTES
 
 
-def _shorten(message: Failed | Rejection, size: int) -> Failed | Rejection:
+def _shorten(message: SessionError | SessionReject, size: int) -> SessionError | SessionReject:
     """The same with as much of its text as fits into a letter."""
     text = message.text or ""
     while (excess := _size_of(message) - size) > 0 and text:

@@ -1,0 +1,153 @@
+"""What the function of a step is given besides its arguments: it asks by annotation."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import sqlite3
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NewType, Protocol
+
+from postroad.core.errors import UsageError
+from postroad.core.injection import fill, find_injections, find_parameters, name_of
+from postroad.durable import Transaction
+
+StepId = NewType("StepId", str)
+"""Identifies a step everywhere, the same however often it is run: for idempotency keys."""
+
+
+class StoreConnection(Protocol):
+    """The DB-API 2 connection of the store, inside the transaction of a step.
+
+    That of `sqlite3` or `psycopg`, which can be named instead; it cannot commit.
+    """
+
+    def cursor(self) -> Any:
+        """A new cursor."""
+        ...
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ..., /) -> Any:
+        """Run a statement and return its cursor."""
+        ...
+
+
+class Source(enum.Enum):
+    """What fills a parameter."""
+
+    TRANSACTION = "Transaction"
+    CONNECTION = "StoreConnection"
+    SQL_SESSION = "sqlalchemy.orm.Session"
+    STEP_ID = "StepId"
+
+
+_NAMES = ("Transaction", "StoreConnection", "Connection", "Session", "StepId")
+_BLOCKING = (Source.CONNECTION, Source.SQL_SESSION)
+# Parameters of these names were filled in, whatever their annotation.
+_FORMER = {
+    "tx": Source.TRANSACTION,
+    "connection": Source.CONNECTION,
+    "sql_session": Source.SQL_SESSION,
+    "step_id": Source.STEP_ID,
+}
+
+
+def _source_of(hint: Any) -> Source | None:
+    if hint is Transaction:
+        return Source.TRANSACTION
+    if hint is StepId:
+        return Source.STEP_ID
+    if hint is StoreConnection or hint is sqlite3.Connection or _is("psycopg", "Connection", hint):
+        return Source.CONNECTION
+    if _is("sqlalchemy.orm", "Session", hint):
+        return Source.SQL_SESSION
+    return None
+
+
+def _is(module: str, name: str, hint: Any) -> bool:
+    # Who annotates with it has imported it.
+    return module in sys.modules and hint is getattr(sys.modules[module], name, None)
+
+
+class StepSignature:
+    """How the function of a step wants to be called.
+
+    Attributes:
+        is_async: whether it runs on the event loop, not in a thread.
+        sources: what it asks for.
+        is_transaction: whether it works on the store, in the commit of the step.
+    """
+
+    __slots__ = ("_former", "_function", "_injections", "is_async", "is_transaction", "sources")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004
+        )
+        parameters = find_parameters(function)
+        self._injections = find_injections(function, parameters, _source_of, _NAMES)
+        self.sources = frozenset(injection.source for injection in self._injections)
+        self.is_transaction = bool(self.sources - {Source.STEP_ID})
+        filled = {injection.name for injection in self._injections}
+        self._former = [
+            parameter.name
+            for parameter in parameters
+            if parameter.name in _FORMER.keys() - filled and parameter.default is parameter.empty
+        ]
+        self._check()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is called in a thread and asks for nothing."""
+        return not (self.is_async or self.sources or self._former)
+
+    def _check(self) -> None:
+        name = name_of(self._function)
+        if Source.TRANSACTION in self.sources and not self.is_async:
+            raise UsageError(
+                f"step {name} asks for a Transaction, so it must be an `async def`; a `def` can "
+                "ask for a StoreConnection instead"
+            )
+        blocking = self.sources.intersection(_BLOCKING)
+        if blocking and self.is_async:
+            raise UsageError(
+                f"step {name} asks for a {min(source.value for source in blocking)}, so it must be "
+                "a `def`; an `async def` can ask for a Transaction instead"
+            )
+
+    def bind(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[Source, Any]
+    ) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Arguments of a call, together with what the function asks for."""
+        if self._former:
+            self._check_former(args, kwargs, values)
+        if not self._injections:
+            return args, kwargs
+        return fill(self._injections, values, args, kwargs)
+
+    def _check_former(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[Source, Any]
+    ) -> None:
+        filled, named = fill(self._injections, values, args, kwargs)
+        arguments = inspect.signature(self._function).bind_partial(*filled, **named).arguments
+        for name in self._former:
+            if name not in arguments:
+                annotation = _FORMER[name].value
+                raise UsageError(
+                    f"parameter `{name}` of step {name_of(self._function)} is not filled in for "
+                    f"its name: write `{name}: {annotation} = INJECTED`"
+                )
+
+
+def step_signature(function: Callable[..., Any]) -> StepSignature:
+    """How a function wants to be called; raises UsageError if it asks for what it cannot get."""
+    try:
+        return _step_signature(function)
+    except TypeError:
+        # An object that can be called, and cannot be a key.
+        return StepSignature(function)
+
+
+_step_signature = functools.lru_cache(maxsize=4096)(StepSignature)
