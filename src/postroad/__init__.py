@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .core import Address, Limits, Outcome, PostroadError, errors
+    from .admin.sync_client import SyncClient
+    from .cells import Cell
+    from .core import Address, Limits, Outcome, PostroadError, RetryPolicy, errors
+    from .core.errors import ConfigError, Reject, UsageError
+    from .core.injection import INJECTED
+    from .durable import Message, Transaction
+    from .flows import FlowContext, SyncFlowContext, flow, responder
     from .net import (
         DatagramService,
         MessagingService,
@@ -15,33 +21,73 @@ if TYPE_CHECKING:
         TlsConfig,
         run,
     )
+    from .node import App, Node, NodeConfig, Queue, consumer, current_node
+    from .services import Context, Service, action, event
 
 __all__ = [
+    "INJECTED",
     "Address",
+    "App",
+    "Cell",
+    "ConfigError",
+    "Context",
     "DatagramService",
+    "FlowContext",
     "Limits",
+    "Message",
     "MessagingService",
     "MessagingStatistics",
+    "Node",
+    "NodeConfig",
     "Outcome",
     "PostroadError",
     "ProtocolConfig",
+    "Queue",
     "RawMessage",
+    "Reject",
+    "RetryPolicy",
+    "Service",
+    "SyncClient",
+    "SyncFlowContext",
     "TlsConfig",
+    "Transaction",
+    "UsageError",
     "__version__",
+    "action",
+    "consumer",
+    "current_node",
     "errors",
+    "event",
+    "flow",
+    "responder",
     "run",
 ]
 
-_OF_CORE = frozenset(("Address", "Limits", "Outcome", "PostroadError", "errors"))
+_HOMES = {
+    "admin.sync_client": ("SyncClient",),
+    "cells": ("Cell",),
+    "core": ("Address", "Limits", "Outcome", "PostroadError", "RetryPolicy", "errors"),
+    "core.errors": ("ConfigError", "Reject", "UsageError"),
+    "core.injection": ("INJECTED",),
+    "durable": ("Message", "Transaction"),
+    "flows": ("FlowContext", "SyncFlowContext", "flow", "responder"),
+    "net": (
+        *("DatagramService", "MessagingService", "MessagingStatistics", "ProtocolConfig"),
+        *("RawMessage", "TlsConfig", "run"),
+    ),
+    "node": ("App", "Node", "NodeConfig", "Queue", "consumer", "current_node"),
+    "services": ("Context", "Service", "action", "event"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     # Nothing is loaded before it is used: commands, and programs that need one layer, start sooner.
-    if name not in __all__:
+    if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    home = import_module(".core" if name in _OF_CORE else ".net", __name__)
+    home = import_module(f".{_HOME_OF[name]}", __name__)
     value = globals()[name] = getattr(home, name)
     return value
 

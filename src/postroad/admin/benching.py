@@ -88,7 +88,7 @@ async def answer(data: Path) -> None:
     """Be the node in the second process, until the first one goes away."""
 
     async def take(message: Message, tx: Transaction) -> None:
-        tx.post(_ASKING, _QUEUE, message.body)
+        tx.send(_QUEUE, message.body, to=_ASKING)
 
     app = App(services=[Echo()], consumers=[Consuming(queue=_QUEUE, handler=take, concurrency=32)])
     async with Node(_config(_ANSWERING, data), app) as node:
@@ -165,12 +165,12 @@ async def _mail(node: Node, address: str, payload: bytes) -> Once:
         if arrived is not None and not arrived.done():
             arrived.set_result(None)
 
-    await node.mail.consume(_QUEUE, take, concurrency=32)
+    await node.queues.consume(_QUEUE, take, concurrency=32)
 
     async def once() -> None:
         key = next(numbers).to_bytes(8)
         arrived = waiting[key] = asyncio.get_running_loop().create_future()
-        await node.mail.post(_ANSWERING, _QUEUE, key + payload)
+        await node.queues.send(_QUEUE, key + payload, to=_ANSWERING)
         await arrived
 
     return once

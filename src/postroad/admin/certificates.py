@@ -55,12 +55,12 @@ class TrustRoot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeCertificate(msgspec.Struct, frozen=True, kw_only=True):
-    """The files and facts of one node; `certificate`, `key` and `trust` are what TLS needs."""
+    """The files and facts of one node; `certificate`, `key` and `ca` are what TLS needs."""
 
     node: str
     certificate: Path
     key: Path
-    trust: Path
+    ca: Path
     names: tuple[str, ...]
     expires: datetime
     fingerprint: str
@@ -146,7 +146,7 @@ def issue(
         node=node,
         certificate=files[0],
         key=files[1],
-        trust=_root_files(Path(directory))[0],
+        ca=_root_files(Path(directory))[0],
         names=signing.names_of(identity.certificate),
         expires=signing.expiry_of(identity.certificate),
         fingerprint=signing.fingerprint_of(identity.certificate),

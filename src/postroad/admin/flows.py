@@ -9,26 +9,26 @@ from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 from postroad.core.errors import StoreLockedError, UsageError
-from postroad.durable import Mail, StaticDirectory, Store, store_at
+from postroad.durable import DurableQueues, StaticPeerDirectory, Store, store_from_url
 from postroad.durable.store.ledger import Ledger
-from postroad.flows import FlowsConfig, FlowView, NoSuchFlow, Status, StepView, tables
+from postroad.flows import FlowNotFoundError, FlowsConfig, FlowStatus, FlowView, StepView, tables
 from postroad.flows.alarm import now_ms
-from postroad.flows.code import Code
-from postroad.flows.commit import FlowCommit
-from postroad.flows.definition import Registry
-from postroad.flows.engine import Engine
-from postroad.flows.events import Event, Resumed, Retried
-from postroad.flows.head import Head
-from postroad.flows.life import Happening, move
-from postroad.flows.machine import Machine
-from postroad.flows.operations import FlowOperations
-from postroad.flows.resident import Resident, fail, resolve
+from postroad.flows.code import FlowCoroutine
+from postroad.flows.commit import FlowMutation
+from postroad.flows.definition import FlowRegistry
+from postroad.flows.engine import FlowEngine
+from postroad.flows.events import FlowEvent, FlowResumeRequested, FlowRetryRequested
+from postroad.flows.head import FlowState
+from postroad.flows.life import FlowTrigger, apply_trigger
+from postroad.flows.machine import FlowStateMachine
+from postroad.flows.operations import FlowAdmin
+from postroad.flows.resident import LoadedFlow, fail_future, resolve_future
 from postroad.net import MessagingService
 
 __all__ = [
+    "FlowStatus",
     "FlowView",
     "FlowsAtRest",
-    "Status",
     "StepView",
     "changing_flows",
     "reading_flows",
@@ -38,10 +38,13 @@ _OPERATOR = "operator"
 _PAGE = 500
 _Views: TypeAlias = list[FlowView]
 _Ids: TypeAlias = list[str]
-_GOING_ON: dict[type, Happening] = {Retried: Happening.RETRY, Resumed: Happening.RESUME}
+_TRIGGERS: dict[type, FlowTrigger] = {
+    FlowRetryRequested: FlowTrigger.RETRY,
+    FlowResumeRequested: FlowTrigger.RESUME,
+}
 
 
-class StillEngine(Engine):
+class StillEngine(FlowEngine):
     """An engine that runs nothing: it knows where flows are, and what new ones are called."""
 
     _ids: Iterator[int]
@@ -53,17 +56,17 @@ class StillEngine(Engine):
             return tables.reserve_ids(ledger.database, ledger.now_ms)
 
         self._ids = itertools.count(await store.write(prepare))
-        self.writing.number_from(await store.read(tables.last_mail_id) + 1)
+        self.mutations.set_next_id(await store.read(tables.last_buffered_id) + 1)
 
     def new_id(self) -> int:
         return next(self._ids)
 
 
-def _no_code(machine: Machine) -> Code:
-    raise UsageError(f"no node runs, so nothing runs the code of {machine.head.name!r}")
+def _no_code(machine: FlowStateMachine) -> FlowCoroutine:
+    raise UsageError(f"no node runs, so nothing runs the code of {machine.state.name!r}")
 
 
-class FlowsAtRest(FlowOperations):
+class FlowsAtRest(FlowAdmin):
     """The flows in a store, without a node that runs them.
 
     Args:
@@ -74,14 +77,14 @@ class FlowsAtRest(FlowOperations):
     def __init__(self, store: Store, *, can_change: bool) -> None:
         # Neither of them is ever started: they only write letters for flows that are ended.
         service = MessagingService("operators", store.owner)
-        mail = Mail(service, store, directory=StaticDirectory(), config=store.config)
+        mail = DurableQueues(service, store, directory=StaticPeerDirectory(), config=store.config)
         self.config = FlowsConfig()
-        self._engine = StillEngine(mail, Registry([]), self.config)
+        self._engine = StillEngine(mail, FlowRegistry([]), self.config)
         self._can_change = can_change
         self._has_tables = False
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> FlowEngine:
         return self._engine
 
     async def start(self) -> None:
@@ -96,14 +99,14 @@ class FlowsAtRest(FlowOperations):
 
     # Looking.
 
-    async def head_of(self, id: str) -> Head:
+    async def load_state(self, id: str) -> FlowState:
         if not self._has_tables:
-            raise NoSuchFlow(f"no flow {id} is known here: this store never had any")
-        return await super().head_of(id)
+            raise FlowNotFoundError(f"no flow {id} is known here: this store never had any")
+        return await super().load_state(id)
 
     async def list(
         self,
-        status: Status | str | None = None,
+        status: FlowStatus | str | None = None,
         name: str | None = None,
         *,
         before: str | None = None,
@@ -113,13 +116,13 @@ class FlowsAtRest(FlowOperations):
             return []
         return await super().list(status, name, before=before, limit=limit)
 
-    async def counts(self) -> dict[Status, int]:
+    async def counts(self) -> dict[FlowStatus, int]:
         return await super().counts() if self._has_tables else {}
 
     async def resolve(self, id: str) -> str:
         return await super().resolve(id) if self._has_tables else id
 
-    async def all_of(self, status: Status) -> _Ids:
+    async def all_of(self, status: FlowStatus) -> _Ids:
         """The ids of all flows of a status, the newest first."""
         ids: _Ids = []
         while views := await self.list(status, before=ids[-1] if ids else None, limit=_PAGE):
@@ -136,59 +139,61 @@ class FlowsAtRest(FlowOperations):
         self._check_can_change()
         return await super().fork(id, step)
 
-    async def forget(self, client_id: str) -> None:
+    async def delete(self, client_id: str) -> None:
         self._check_can_change()
-        await super().forget(client_id)
+        await super().delete(client_id)
 
-    async def _tell(self, id: str, event: Event) -> None:
+    async def _dispatch(self, id: str, event: FlowEvent) -> None:
         """Write down what becomes of a flow, for the next start of its node."""
         self._check_can_change()
-        head = self._checked(await self.head_of(id))
-        found = await self.engine.store.read(tables.read_flow, head.id)
-        if found is None or found.head.is_over:
-            raise UsageError(f"flow {id} has ended: it is {head.status}")
-        happening = _GOING_ON.get(type(event))
+        state = self._checked(await self.load_state(id))
+        found = await self.engine.store.read(tables.read_flow, state.id)
+        if found is None or found.state.is_ended:
+            raise UsageError(f"flow {id} has ended: it is {state.status}")
+        trigger = _TRIGGERS.get(type(event))
         try:
-            if happening is None:
+            if trigger is None:
                 await self._handle(found, event)
             else:
-                await self._let_go_on(found.head, happening)
+                await self._apply_trigger(found.state, trigger)
         except UsageError as error:
             raise UsageError(f"flow {id}: {error}") from None
 
-    async def _let_go_on(self, head: Head, happening: Happening) -> None:
+    async def _apply_trigger(self, state: FlowState, trigger: FlowTrigger) -> None:
         """Have a flow go on where there is code for it."""
-        head.status = move(head.status, happening).status
-        head.wake_ms = 0
-        head.come_further()
-        row = tables.head_row(head)
+        state.status = apply_trigger(state.status, trigger).status
+        state.wake_ms = 0
+        state.reset_attempts()
+        row = tables.state_row(state)
         await self.engine.store.write(
-            lambda ledger: tables.update_head(ledger.database, row, with_arguments=False)
+            lambda ledger: tables.update_state(ledger.database, row, with_arguments=False)
         )
 
-    async def _handle(self, found: tables.StoredFlow, event: Event) -> None:
+    async def _handle(self, found: tables.StoredFlow, event: FlowEvent) -> None:
         """Have something happen to a flow that needs no code of it."""
-        machine = Machine(
-            found.head, _no_code, records=found.records, kept=found.kept, signals=found.signals
+        machine = FlowStateMachine(
+            found.state,
+            _no_code,
+            entries=found.entries,
+            buffered=found.buffered,
+            signals=found.signals,
         )
         transition = machine.handle(event, now_ms())
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def on_settled(unit: FlowCommit, error: Exception | None) -> None:
-            resolve(settled) if error is None else fail(settled, error)
+        def on_settled(mutation: FlowMutation, error: Exception | None) -> None:
+            resolve_future(settled) if error is None else fail_future(settled, error)
 
-        engine, resident = self.engine, Resident(found.head.id)
-        engine.store.submit(
-            engine.writing.make_unit(resident, machine, transition, None, on_settled)
-        )
+        engine, loaded = self.engine, LoadedFlow(found.state.id)
+        engine.store.submit(engine.mutations.build(loaded, machine, transition, None, on_settled))
         await settled
 
 
 @asynccontextmanager
 async def reading_flows(location: str) -> AsyncIterator[FlowsAtRest]:
     """Look at the flows of a node that runs or not: at a path, or `postgresql://...`."""
-    store = store_at(location)
-    # Others may read at the same time, and nothing is written: nobody need be locked out.
+    store = store_from_url(location)
+    # Others may read at the same time, and no flow is changed: nobody need be locked out.
     await store.open(role=_OPERATOR, take_over=True)
     async with _flows_of(store, can_change=False) as flows:
         yield flows
@@ -201,7 +206,7 @@ async def changing_flows(location: str) -> AsyncIterator[FlowsAtRest]:
     Raises:
         StoreLockedError: it is running, and has them in memory.
     """
-    store = store_at(location)
+    store = store_from_url(location)
     try:
         await store.open()
     except StoreLockedError as error:
@@ -227,7 +232,7 @@ async def _flows_of(store: Store, *, can_change: bool) -> AsyncIterator[FlowsAtR
 
 
 async def _owner_of(location: str) -> str:
-    store = store_at(location)
+    store = store_from_url(location)
     await store.open(role=_OPERATOR, take_over=True)
     await store.close()
     return store.owner

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from postroad.core.errors import ConfigError, StoreLockedError
-from postroad.durable import Store, store_at
+from postroad.durable import Store, store_from_url
 from postroad.net.owned_files import make_private_directory
 from postroad.node.settings import NodeConfig
 from postroad.pipeline import JobProgress, JobResult, Local, Spark
@@ -54,9 +54,9 @@ def queue_store(config: NodeConfig) -> Store:
         raise ConfigError(
             f"node {config.node.name!r} keeps its queues in memory; start it, and run the job there"
         )
-    if config.mail.store is None:
+    if config.queues.store is None:
         make_private_directory(config.data)
-    return store_at(config.store)
+    return store_from_url(config.store)
 
 
 async def run_with_queues(
@@ -81,7 +81,7 @@ async def run_with_queues(
     store = queue_store(owner)
     directory = checkpoint or (owner.data / f"{ways.job.name}.spark").absolute()
     try:
-        await store.open(owner.node.name, owner.mail.tuning)
+        await store.open(owner.node.name, owner.queues.tuning)
     except StoreLockedError as error:
         raise ConfigError(
             f"job {ways.job.name!r} needs the store of node {owner.node.name!r}, which another "

@@ -122,10 +122,10 @@ class Jobs:
     async def store_of(self, path: Path) -> Store | None:
         """The store with its account, if that is the node's own."""
         job = await asyncio.to_thread(load_job, path)
-        return self._node.mail.store if self._is_in_node(job) else None
+        return self._node.queues.store if self._is_in_node(job) else None
 
     def _is_in_node(self, job: Job) -> bool:
-        return has_queues(job) and self._node.config.has(Layer.MAIL) and self._node.is_running
+        return has_queues(job) and self._node.config.has(Layer.QUEUES) and self._node.is_running
 
     async def _look_at_all(self) -> list[JobView]:
         paths = await asyncio.to_thread(lambda: [*self._paths()])
@@ -173,7 +173,7 @@ class Jobs:
         return _view(job.name, path, state, standing, None, known)
 
     async def _standing(self, path: Path, job: Job) -> JobStatus:
-        where: Store | None = self._node.mail.store if self._is_in_node(job) else None
+        where: Store | None = self._node.queues.store if self._is_in_node(job) else None
         if where is None:
             account = await asyncio.to_thread(account_of, path)
             if account is None or not account.exists():

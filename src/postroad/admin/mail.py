@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from postroad.core import Address, to_address
-from postroad.durable import BridgeManager, store_at
+from postroad.durable import BridgeManager, store_from_url
 from postroad.net import MessagingService, TlsConfig, run
 
 __all__ = ["BridgeSettings", "TlsConfig", "run", "run_bridge"]
@@ -38,10 +38,10 @@ async def run_bridge(settings: BridgeSettings, on_ready: Callable[[Address, int]
         on_ready: told the address and the token of the bridge.
 
     Raises:
-        Fenced: another bridge has taken over.
+        FencedError: another bridge has taken over.
         StoreError: the database has another history than this process remembers.
     """
-    store = store_at(settings.store)
+    store = store_from_url(settings.store)
     await store.open(settings.node, role="bridge", take_over=settings.take_over)
     try:
         service = MessagingService(

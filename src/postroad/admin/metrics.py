@@ -13,7 +13,7 @@ from pathlib import Path
 
 from postroad._version import __version__
 from postroad.core import ThrottledLogger
-from postroad.flows import Status
+from postroad.flows import FlowStatus
 from postroad.node import Node
 from postroad.node.settings import Layer
 
@@ -161,37 +161,45 @@ async def _gather_cells(node: Node, metrics: Exposition) -> None:
         metrics.counter(f"cells_{name}", text, getattr(found, name))
 
 
-async def _gather_mail(node: Node, metrics: Exposition) -> None:
-    found = await node.mail.statistics()
+async def _gather_queues(node: Node, metrics: Exposition) -> None:
+    found = await node.queues.statistics()
     for name, queue in sorted(found.queues.items()):
         metrics.gauge("queue_depth", "Messages that are not handled.", queue.depth, queue=name)
         metrics.gauge(
-            "queue_in_hand", "Those of them that are being handled.", queue.in_hand, queue=name
+            "queue_in_flight", "Messages that are being handled.", queue.in_flight, queue=name
         )
         metrics.gauge(
-            "queue_oldest_seconds", "Age of the oldest message.", queue.oldest_s or 0.0, queue=name
+            "queue_oldest_age_seconds",
+            "Age of the oldest message.",
+            queue.oldest_age_s or 0.0,
+            queue=name,
         )
         metrics.gauge("queue_paused", "Whether it is paused.", queue.is_paused, queue=name)
-        metrics.counter("queue_handled", "Messages handled.", queue.handled, queue=name)
-        metrics.counter("queue_failed", "Messages whose handler raised.", queue.failed, queue=name)
+        metrics.counter("queue_messages_processed", "Messages handled.", queue.handled, queue=name)
+        metrics.counter(
+            "queue_messages_failed", "Attempts whose handler raised.", queue.failed, queue=name
+        )
     for peer, it in sorted(found.peers.items()):
         metrics.gauge("bridge_depth", "Messages that wait for a peer.", it.depth, peer=peer)
         metrics.gauge(
-            "bridge_oldest_seconds", "Age of the oldest of them.", it.oldest_s or 0.0, peer=peer
+            "bridge_oldest_age_seconds",
+            "Age of the oldest of them.",
+            it.oldest_age_s or 0.0,
+            peer=peer,
         )
         if it.bridge is not None:
-            metrics.counter("bridge_sent", "Messages a peer took.", it.bridge.sent, peer=peer)
+            metrics.counter(
+                "bridge_messages_delivered", "Messages a peer accepted.", it.bridge.sent, peer=peer
+            )
             metrics.gauge(
-                "bridge_troubled",
-                "Whether something went wrong of late.",
-                it.bridge.trouble is not None,
+                "bridge_failing",
+                "1 if the last attempt to deliver failed.",
+                it.bridge.last_error is not None,
                 peer=peer,
             )
-    metrics.gauge("dead_letters", "Dead letters.", found.dead)
-    metrics.counter("mail_commits", "Transactions of the store.", found.commits)
-    metrics.gauge("mail_posted_per_second", "Messages posted, of late.", found.posted_per_s)
-    metrics.gauge("mail_handled_per_second", "Messages handled, of late.", found.handled_per_s)
-    metrics.gauge("mail_failed_per_second", "Attempts that failed, of late.", found.failed_per_s)
+    metrics.gauge("dead_letters", "Dead letters.", found.dead_letters)
+    metrics.counter("store_commits", "Commits of the store.", found.commits)
+    metrics.counter("durable_messages_sent", "Messages stored in the outbox.", found.sent)
 
 
 async def _gather_services(node: Node, metrics: Exposition) -> None:
@@ -210,7 +218,7 @@ async def _gather_services(node: Node, metrics: Exposition) -> None:
 
 async def _gather_flows(node: Node, metrics: Exposition) -> None:
     counts = await node.flows.counts()
-    for status in Status:
+    for status in FlowStatus:
         count = counts.get(status, 0)
         metrics.gauge("flows", "Flows that are known.", count, status=status.value)
 
@@ -224,7 +232,7 @@ _PARTS: tuple[tuple[str, Layer | None, Gather], ...] = (
     ("wire", None, _gather_wire),
     ("cluster", Layer.CLUSTER, _gather_cluster),
     ("cells", Layer.CELLS, _gather_cells),
-    ("mail", Layer.MAIL, _gather_mail),
+    ("queues", Layer.QUEUES, _gather_queues),
     ("services", Layer.SERVICES, _gather_services),
     ("flows", Layer.FLOWS, _gather_flows),
     ("pipelines", None, _gather_pipelines),

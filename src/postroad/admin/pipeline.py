@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from postroad.core.errors import ConfigError, StoreLockedError
-from postroad.durable import SqliteStore, Store, store_at
+from postroad.durable import SqliteStore, Store, store_from_url
 from postroad.node.reading import load_config
 from postroad.node.settings import NodeConfig
 from postroad.pipeline import Job, JobStatus, explain_mermaid, explain_text, load_job
@@ -111,9 +111,11 @@ def account_of(path: Path) -> Path | None:
 
 def _find_store(path: Path, job: Job, location: str | None) -> Store:
     if location is not None:
-        return store_at(location)
+        return store_from_url(location)
     return (
-        store_at(find_config().store) if has_queues(job) else SqliteStore(account_path(path, job))
+        store_from_url(find_config().store)
+        if has_queues(job)
+        else SqliteStore(account_path(path, job))
     )
 
 

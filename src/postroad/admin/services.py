@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from postroad.core.errors import ConfigError
-from postroad.node.app import app_of, import_named, make
+from postroad.node.app import App, app_of, import_named, make
 from postroad.services.asyncapi import asyncapi_document
 from postroad.services.broker import Broker
 from postroad.services.service import Service
+
+from .schemas import queue_channels
 
 __all__ = ["describe_services", "load_services"]
 
@@ -20,11 +22,16 @@ __all__ = ["describe_services", "load_services"]
 def describe_services(target: str, *, title: str, version: str) -> str:
     """The AsyncAPI document of the services at a place in a program, as JSON.
 
+    A module alone is described with its typed queues.
+
     Args:
         target: as of `load_services`.
         title, version: of the document.
     """
-    document = asyncapi_document(load_services(target), title=title, version=version)
+    app = app_of(import_named(target)) if ":" not in target else App()
+    queues = list(queue_channels(app))
+    services = [*app.services] if queues else load_services(target)
+    document = asyncapi_document(services, queues=queues, title=title, version=version)
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 

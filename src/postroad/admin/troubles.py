@@ -10,8 +10,8 @@ from typing import Literal
 import msgspec
 
 from postroad.core.errors import PostroadError
-from postroad.durable import MailStatistics
-from postroad.flows import Status
+from postroad.durable import DurableQueuesStatistics
+from postroad.flows import FlowStatus
 from postroad.node import Layer, Node, State
 
 from .jobs import jobs_of
@@ -84,12 +84,12 @@ async def _find(node: Node) -> AsyncIterator[TroubleView]:
     if node.config.has(Layer.CLUSTER):
         for trouble in _of_cluster(node):
             yield trouble
-    if node.config.has(Layer.MAIL):
+    if node.config.has(Layer.QUEUES):
         try:
             for trouble in _of_mail(await vitals.mail.take()):
                 yield trouble
         except PostroadError as error:
-            yield _failing("mail", "the store cannot be read", str(error), "postroad doctor")
+            yield _failing("queues", "the store cannot be read", str(error), "postroad doctor")
     if node.config.has(Layer.SERVICES):
         for trouble in _of_services(node):
             yield trouble
@@ -176,11 +176,11 @@ def _of_cluster(node: Node) -> Iterator[TroubleView]:
         )
 
 
-def _of_mail(mail: MailStatistics) -> Iterator[TroubleView]:
-    if mail.dead:
-        letters = "1 dead letter" if mail.dead == 1 else f"{mail.dead} dead letters"
+def _of_mail(mail: DurableQueuesStatistics) -> Iterator[TroubleView]:
+    if mail.dead_letters:
+        letters = "1 dead letter" if mail.dead_letters == 1 else f"{mail.dead_letters} dead letters"
         yield _warning(
-            "mail",
+            "queues",
             "dlq",
             None,
             letters,
@@ -189,7 +189,7 @@ def _of_mail(mail: MailStatistics) -> Iterator[TroubleView]:
         )
     for sender in mail.blocked_senders:
         yield _warning(
-            "mail",
+            "queues",
             "dlq",
             None,
             f"mail of {sender} is not taken",
@@ -200,25 +200,25 @@ def _of_mail(mail: MailStatistics) -> Iterator[TroubleView]:
     for name, queue in sorted(mail.queues.items()):
         if queue.is_paused:
             title, command = f"queue {name} is paused", f"postroad queue resume {quote(name)}"
-        elif not queue.has_consumer and queue.depth and (queue.oldest_s or 0) > _PATIENCE_S:
+        elif not queue.has_consumer and queue.depth and (queue.oldest_age_s or 0) > _PATIENCE_S:
             title = f"nobody consumes queue {name}"
             command = f"postroad queue show {quote(name)}"
         else:
             continue
-        yield _warning("mail", "queue", name, title, _waiting(queue.depth), command)
+        yield _warning("queues", "queue", name, title, _waiting(queue.depth), command)
     for name, peer in sorted(mail.peers.items()):
-        trouble = None if peer.bridge is None else peer.bridge.trouble
+        trouble = None if peer.bridge is None else peer.bridge.last_error
         if peer.is_paused:
             title, command = f"the bridge to {name} is paused", f"postroad bridge resume {name}"
         elif trouble is not None and peer.depth:
             title, command = f"mail for {name} does not get through", f"postroad bridge show {name}"
-        elif peer.depth and peer.bridge is None and (peer.oldest_s or 0) > _PATIENCE_S:
+        elif peer.depth and peer.bridge is None and (peer.oldest_age_s or 0) > _PATIENCE_S:
             title, command = f"mail waits for {name}, which is away", f"postroad bridge show {name}"
         else:
             continue
         waiting = _waiting(peer.depth)
         detail = waiting if trouble is None else f"{waiting}: {trouble}"
-        yield _warning("mail", "bridge", name, title, detail, command)
+        yield _warning("queues", "bridge", name, title, detail, command)
 
 
 def _waiting(depth: int) -> str:
@@ -249,13 +249,13 @@ def _of_services(node: Node) -> Iterator[TroubleView]:
 
 
 _TROUBLED = {
-    Status.PARKED: "met an error that will not pass by itself, and waits for an operator",
-    Status.HELD: "is known to nobody here, or no new ones are begun",
-    Status.RETRYING: "met an error that may pass, and is tried again",
+    FlowStatus.PARKED: "met an error that will not pass by itself, and waits for an operator",
+    FlowStatus.HELD: "is known to nobody here, or no new ones are begun",
+    FlowStatus.RETRYING: "met an error that may pass, and is tried again",
 }
 
 
-def _of_flows(counts: dict[Status, int]) -> Iterator[TroubleView]:
+def _of_flows(counts: dict[FlowStatus, int]) -> Iterator[TroubleView]:
     for status, meaning in _TROUBLED.items():
         count = counts.get(status, 0)
         if count:

@@ -7,8 +7,8 @@ import sys
 import time
 import weakref
 
-from postroad.durable import DeadGroup, MailStatistics
-from postroad.flows import Status
+from postroad.durable import DeadGroup, DurableQueuesStatistics
+from postroad.flows import FlowStatus
 from postroad.node import Node
 
 from .readings import Rate, Reading
@@ -27,16 +27,16 @@ class Vitals:
         # These must not keep the node, which keeps them.
         of = weakref.proxy(node)
 
-        async def count_mail() -> MailStatistics:
-            counted: MailStatistics = await of.mail.statistics()
+        async def count_mail() -> DurableQueuesStatistics:
+            counted: DurableQueuesStatistics = await of.queues.statistics()
             return counted
 
-        async def count_flows() -> dict[Status, int]:
-            counted: dict[Status, int] = await of.flows.counts()
+        async def count_flows() -> dict[FlowStatus, int]:
+            counted: dict[FlowStatus, int] = await of.flows.counts()
             return counted
 
         async def group_dead() -> list[DeadGroup]:
-            grouped: list[DeadGroup] = await of.mail.dead_groups()
+            grouped: list[DeadGroup] = await of.queues.dead_letters.groups()
             return grouped
 
         self.mail = Reading(count_mail)

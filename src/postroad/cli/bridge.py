@@ -45,7 +45,7 @@ def run(
     if certs is not None:
         name = f"{node}.bridge"
         tls = mail.TlsConfig(
-            certificate=certs / f"{name}.pem", key=certs / f"{name}.key", trust=certs / "ca.pem"
+            certificate=certs / f"{name}.pem", key=certs / f"{name}.key", ca=certs / "ca.pem"
         )
     settings = mail.BridgeSettings(
         cluster=cluster,

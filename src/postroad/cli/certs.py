@@ -158,7 +158,7 @@ def _written(node: admin.NodeCertificate) -> str:
 
 
 def _usage(node: admin.NodeCertificate) -> str:
-    files = {"certificate": node.certificate, "key": node.key, "trust": node.trust}
+    files = {"certificate": node.certificate, "key": node.key, "ca": node.ca}
     lines = ["[node]", f"name = {_toml(node.node)}", "[tls]"]
     lines += [f"{setting} = {_toml(str(path))}" for setting, path in files.items()]
     return "\n".join(f"    {line}" for line in lines)

@@ -55,7 +55,7 @@ def show(
 
     \b
     Example:
-      postroad config show mail --set mail.store=memory --origin
+      postroad config show queues --set queues.store=memory --origin
     """
     loaded = load(config, settings)
     keys = [it for it in _keys_of(section) if not changed or loaded.origins[it.name] != DEFAULT]

@@ -128,7 +128,7 @@ def look_at_extras() -> Finding:
         return _bad(
             "extras",
             told,
-            "pip install '.[dashboard]' in its repository (for the API)",
+            "pip install '.[dashboard]' in a clone of its repository (for the API)",
             status="warning",
         )
     return _ok("extras", told)

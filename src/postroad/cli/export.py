@@ -13,7 +13,7 @@ from .places import PlacedCommand, open_desk, take_place
 
 @click.group(cls=Group)
 def export() -> None:
-    """Describe services and operations for other programs.
+    """Describe services, queues and operations for other programs.
 
     \b
     Example: documents of a program, without running it, and of a node that runs
@@ -27,10 +27,11 @@ def export() -> None:
 @click.option("--title", default="Services", show_default=True, help="Of the document.")
 @click.option("--version", default="1.0.0", show_default=True, help="Of what it describes.")
 def asyncapi(target: str, title: str, version: str) -> None:
-    """Print the AsyncAPI document of services: actions, events, and what they take and give.
+    """Print the AsyncAPI document of services and typed queues, and what they take and give.
 
     MODULE:NAME is a service, its class, a broker, or a list of them; MODULE alone stands for all
-    services that a node would run of it. The module is imported, and runs as it does then.
+    services that a node would run of it, and its typed queues. The module
+    is imported, and runs as it does then.
 
     \b
     Example:

@@ -14,7 +14,7 @@ NEXT = {
     "MissingExtraError": "",
     "NotFound": "",
     "DeadLetterNotFoundError": "postroad dlq ls",
-    "NoSuchFlow": "postroad flow ls",
+    "FlowNotFoundError": "postroad flow ls",
     "MemberNotFoundError": "postroad cluster ls",
     "CellNotFoundError": "postroad cells ps",
     "ServiceNotFoundError": "postroad service actions",

@@ -129,7 +129,14 @@ COMMANDS = {
         "postroad.cli.errors:errors", "Explain an error, or list them all.", _TOOLS
     ),
     "export": LazyCommand(
-        "postroad.cli.export:export", "Describe services and operations for other programs.", _TOOLS
+        "postroad.cli.export:export",
+        "Describe services, queues and operations for other programs.",
+        _TOOLS,
+    ),
+    "schema": LazyCommand(
+        "postroad.cli.schema:schema",
+        "Compare the types of queues of two versions of a program.",
+        _TOOLS,
     ),
     "shell": LazyCommand(
         "postroad.cli.shell:shell", "Work with a node interactively, with completion.", _TOOLS

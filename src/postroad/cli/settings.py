@@ -54,10 +54,11 @@ _warned: set[str] = set()
 
 def _warn_of_secrets(settings: Mapping[str, str]) -> None:
     """Tell whoever types a secret who else can read it; once."""
+    from postroad.node.former_settings import current_name
     from postroad.node.keys import settings_keys, without_passwords
 
     for name, text in settings.items():
-        key = settings_keys().get(name)
+        key = settings_keys().get(current_name(name))
         if key is None or name in _warned:
             continue
         if key.is_secret or without_passwords(text) != text:

@@ -109,7 +109,8 @@ SPELLINGS: dict[str, Spelling] = {
         listing="cells ps",
     ),
     "cells.ping": Spelling(
-        example="cells ping printer@beta --count 3", help={"count": "How often."}
+        example="cells ping printer@beta --count 3",
+        help={"count": "How often; it ends after three lost pings in a row.", "size": "In bytes."},
     ),
     "cells.ps": Spelling(
         example="cells ps --domain beta",
@@ -168,7 +169,10 @@ SPELLINGS: dict[str, Spelling] = {
     "flow.begin": Spelling(
         example="flow begin pay amount=5 to=ann --client-id order-17",
         positional=("arguments",),
-        help={"client_id": "Begun only once under this name."},
+        help={
+            "client_id": "Begun only once under this name.",
+            "encoded": "The arguments as MessagePack in base64, instead.",
+        },
         listing="flow definitions",
     ),
     "flow.counts": Spelling(example="flow counts"),
@@ -198,6 +202,10 @@ SPELLINGS: dict[str, Spelling] = {
         example="flow pause-schedule nightly", listing="flow schedules"
     ),
     "flow.query": Spelling(example=f"flow query {_FLOW} progress"),
+    "flow.result": Spelling(
+        example=f"flow result {_FLOW} --timeout-s 60",
+        help={"is_exact": "As MessagePack in base64, for programs."},
+    ),
     "flow.resume": Spelling(
         example=f"flow resume {_FLOW}", each="id", done="{count} will go on{when}"
     ),
@@ -287,6 +295,11 @@ SPELLINGS: dict[str, Spelling] = {
             "peer": "The node it is for; this one by default.",
             "key": "Messages of one key are handled in order.",
             "headers": "What is sent along.",
+            "idempotency_key": "Posting again with the same key does nothing, for a week.",
+            "delay_s": "Seconds before it is handled.",
+            "ttl_s": "Seconds after which it is a dead letter.",
+            "priority": "Higher ones are handled first.",
+            "encoded": "The bytes in base64, instead of the body.",
         },
     ),
     "queue.purge": Spelling(
@@ -296,6 +309,10 @@ SPELLINGS: dict[str, Spelling] = {
         done="{count} removed from {queue}",
     ),
     "queue.resume": Spelling(example="queue resume orders"),
+    "queue.schema": Spelling(
+        example="queue schema orders --peer beta",
+        help={"peer": "The node that has the queue; this one by default."},
+    ),
     "queue.show": Spelling(example="queue show orders"),
     "search.find": Spelling(example="search 1a1e418e8a800001", joined="text", help=_LIMIT),
     "service.actions": Spelling(example="service actions orders", positional=("service",)),

@@ -16,7 +16,7 @@ _COLUMN_CELLS_MIN = 8
 
 _LISTED: dict[str, tuple[str, ...]] = {
     "ActionView": ("name", "available", "nodes", "description"),
-    "BridgeView": ("peer", "phase", "depth", "oldest_s", "sent", "epoch", "target", "trouble"),
+    "BridgeView": ("peer", "phase", "depth", "oldest_age_s", "sent", "epoch", "target", "trouble"),
     "CellView": ("name", "domain", "state", "waiting", "running", "handled", "kind", "description"),
     "CheckView": ("name", "status", "detail", "next"),
     "DeadGroup": ("count", "queue", "reason", "newest_at", "detail"),

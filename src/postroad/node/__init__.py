@@ -1,13 +1,15 @@
 """A node: what its configuration asks for, put together, and what its user's program gives it."""
 
-from .app import App, Consuming, app_of, consumes, load_app
+from .app import App, app_of, load_app
 from .config import GuaranteedConfig
+from .consuming import Consuming, consumer, consumes
 from .content import ID_HEADER, KEY_HEADER
 from .current import current_node
 from .durable_events import DurableEvents
 from .guaranteed import GuaranteedQueues
 from .health import Part, Readiness, State
 from .node import Node
+from .queue import Queue
 from .settings import Layer, NodeConfig
 
 __all__ = [
@@ -22,9 +24,11 @@ __all__ = [
     "Node",
     "NodeConfig",
     "Part",
+    "Queue",
     "Readiness",
     "State",
     "app_of",
+    "consumer",
     "consumes",
     "current_node",
     "load_app",

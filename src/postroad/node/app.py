@@ -17,66 +17,27 @@ import msgspec
 
 from postroad.cells import Cell
 from postroad.core.errors import ConfigError
-from postroad.durable import Handler, Retry
-from postroad.flows import Definition
+from postroad.flows import FlowDefinition
 from postroad.services import Middleware, Service
+
+from .consuming import Consuming, consumers_of
+from .queue import Queue
 
 if TYPE_CHECKING:
     from .node import Node
 
-_MARK = "_postroad_consumes"
-F = TypeVar("F", bound=Handler)
-
 Lifespan = Callable[["Node"], AbstractAsyncContextManager[Any]]
 """What runs around the program: `lifespan(node)`, entered when it can use all layers."""
-
-
-class Consuming(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that handles the messages of a queue, and how."""
-
-    queue: str
-    handler: Handler
-    concurrency: int = 1
-    ordered_by_key: bool = True
-    retry: Retry | None = None
-
-
-def consumes(
-    queue: str,
-    *,
-    concurrency: int = 1,
-    ordered_by_key: bool = True,
-    retry: Retry | None = None,
-) -> Callable[[F], F]:
-    """Have a node call the function for each durable message of a queue.
-
-        @consumes("orders")
-        async def take_order(message: Message, tx: Transaction) -> None:
-            tx.post("warehouse", "picking", message.body)
-
-    It runs as `Mail.consume` tells: the message is done with when the function returns.
-    """
-
-    def mark(handler: F) -> F:
-        consuming = Consuming(
-            queue=queue,
-            handler=handler,
-            concurrency=concurrency,
-            ordered_by_key=ordered_by_key,
-            retry=retry,
-        )
-        setattr(handler, _MARK, (*getattr(handler, _MARK, ()), consuming))
-        return handler
-
-    return mark
 
 
 class App(msgspec.Struct, kw_only=True):
     """What a node runs for its user."""
 
     services: Sequence[Service] = ()
-    flows: Sequence[Definition[Any, Any]] = ()
+    flows: Sequence[FlowDefinition[Any, Any]] = ()
     consumers: Sequence[Consuming] = ()
+    queues: Sequence[Queue[Any]] = ()
+    """Typed queues whose schemas are announced; those of consumers are, too."""
     cells: Sequence[Cell] = ()
     middlewares: Sequence[Middleware] = ()
     lifespan: Lifespan | None = None
@@ -99,11 +60,12 @@ def app_of(module: ModuleType) -> App:
     cells = [it for it in values if isinstance(it, Cell)]
     known = {type(it) for it in cells}
     cells += _made(Cell, values, module, known)  # type: ignore[type-abstract]
-    marked = _unique(getattr(it, _MARK, ()) for it in values if inspect.isfunction(it))
+    marked = _unique(consumers_of(it) for it in values if inspect.isfunction(it))
     return App(
         services=services,
-        flows=_unique([it] for it in values if isinstance(it, Definition)),
+        flows=_unique([it] for it in values if isinstance(it, FlowDefinition)),
         consumers=marked,
+        queues=_unique([value] for value in values if isinstance(value, Queue)),
         cells=cells,
         middlewares=[it for it in values if isinstance(it, Middleware)],
         lifespan=getattr(module, "lifespan", None),
@@ -146,7 +108,7 @@ def load_app(target: str) -> App:
     app = app_of(load_module(target))
     if app.is_empty:
         raise ConfigError(
-            f"{target} has nothing to run: no Service, no @flow, no @consumes, no Cell"
+            f"{target} has nothing to run: no Service, no @flow, no @consumer, no Cell"
         )
     return app
 

@@ -161,7 +161,7 @@ class Directions:
         timeout_s = self._config.ask_timeout_s
         try:
             cell = f"{CELL}@{core}"
-            with tracing.SuppressedScope():
+            with tracing.scope(None):
                 answer = await self._domain.call(cell, queue, timeout=timeout_s, wait=False)
             return read_consumers(answer)
         except (MessagingError, MalformedPayloadError) as error:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _current: ContextVar[Node | None] = ContextVar("node", default=None)
 
 set_current_node = _current.set
+reset_current_node = _current.reset
 
 
 def current_node() -> Node:

@@ -19,7 +19,7 @@ from postroad.cells import CellBusyError, CellDomain, NoRouteError
 from postroad.cells.delivery.envelope import Envelope
 from postroad.core import fault_points as faults
 from postroad.core.errors import Reject, RemoteDecodeError, RemoteHandlerError
-from postroad.durable import Mail, Message, Retry, Transaction
+from postroad.durable import DurableQueues, Message, RetryPolicy, Transaction
 
 from .config import GuaranteedConfig
 from .consumers import Directions, own_consumers, rank_cells
@@ -43,7 +43,7 @@ class Desk:
         self,
         queue: str,
         domain: CellDomain,
-        mail: Mail,
+        mail: DurableQueues,
         directions: Directions,
         config: GuaranteedConfig,
     ) -> None:
@@ -63,10 +63,14 @@ class Desk:
         """Begin to send on."""
         # It sends on at the pace of its commits; more at a time would only mix them up.
         config = self._config
-        endless = Retry(attempts=_ATTEMPTS, first_s=config.look_first_s, max_s=config.look_max_s)
+        endless = RetryPolicy(
+            max_attempts=_ATTEMPTS,
+            initial_delay_s=config.look_first_s,
+            max_delay_s=config.look_max_s,
+        )
         await self._mail.consume(self.outgoing, self.send_on, retry=endless)
 
-    async def receive(self, retry: Retry, concurrency: int) -> None:
+    async def receive(self, retry: RetryPolicy, concurrency: int) -> None:
         """Begin to hand over."""
         self._patient_until = None
         await self._mail.consume(
@@ -98,7 +102,7 @@ class Desk:
     async def _send_on_later(
         self, message: Message, envelope: Envelope, body: bytes, tx: Transaction
     ) -> None:
-        in_hand_s = min(_IN_HAND_S, self._mail.config.handler_s / 2)
+        in_hand_s = min(_IN_HAND_S, self._mail.config.handler_timeout_s / 2)
         consumers = await self._directions.wait(self.queue, in_hand_s)
         if not consumers:
             raise NoRouteError(f"nobody consumes queue {self.queue!r}")
@@ -115,7 +119,7 @@ class Desk:
         tx: Transaction,
     ) -> None:
         body, ttl_s = aged(body, envelope, time.time() - message.received_at)
-        tx.post(domain, queue, body, key=message.key, ttl=ttl_s)
+        tx.send(queue, body, to=domain, key=message.key, ttl=ttl_s)
         PASSED.hit(domain=domain, queue=queue)
 
     # The way in.
@@ -125,7 +129,9 @@ class Desk:
         envelope, body = read_message(message.body, self.queue, message.sender)
         # Whether it came in time is the mail's to say, which knows when it was posted. A cell has
         # as long as the mail waits for it; what it has not begun with by then, it shall not begin.
-        timed = msgspec.structs.replace(envelope, ttl_ms=round(self._mail.config.handler_s * 1000))
+        timed = msgspec.structs.replace(
+            envelope, ttl_ms=round(self._mail.config.handler_timeout_s * 1000)
+        )
         for attempt in itertools.count(1):
             cells = await self._wait_for_cells()
             if not cells:
@@ -154,7 +160,7 @@ class Desk:
                     cell,
                     envelope,
                     name=self.queue,
-                    timeout=self._mail.config.handler_s,
+                    timeout=self._mail.config.handler_timeout_s,
                     transaction=tx,
                 )
             except (CellBusyError, NoRouteError):

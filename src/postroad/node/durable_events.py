@@ -18,7 +18,7 @@ from postroad.cells.routing.rendezvous import rendezvous_rank
 from postroad.core import Lifecycle
 from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, Outcome, Reject, UsageError
-from postroad.durable import Draft, Mail, Message, Retry, Transaction
+from postroad.durable import DurableQueues, Message, OutgoingMessage, RetryPolicy, Transaction
 from postroad.durable.names import validate_key
 from postroad.services.broker import Broker
 from postroad.services.context import Context
@@ -70,9 +70,10 @@ _decoder = msgspec.msgpack.Decoder(_Letter)
 class DurableEvents(Lifecycle):
     """Lets a broker emit durable events, and handle those of others.
 
-        mail, broker = Mail(agent, SqliteStore("mail.db")), Broker("alpha", transporter="nats://")
-        events = DurableEvents(broker, mail)
-        async with mail, broker, events:
+        queues = DurableQueues(agent, SqliteStore("alpha.db"))
+        broker = Broker("alpha", transporter="nats://")
+        events = DurableEvents(broker, queues)
+        async with queues, broker, events:
             await broker.emit("order.created", {"id": 1}, durable=True)
 
     Make one on every node that emits or handles durable events, before its broker starts, and
@@ -94,7 +95,12 @@ class DurableEvents(Lifecycle):
     """
 
     def __init__(
-        self, broker: Broker, mail: Mail, *, retry: Retry | None = None, concurrency: int = 1
+        self,
+        broker: Broker,
+        mail: DurableQueues,
+        *,
+        retry: RetryPolicy | None = None,
+        concurrency: int = 1,
     ) -> None:
         if broker.node_id != mail.service.name:
             raise ConfigError(
@@ -139,9 +145,9 @@ class DurableEvents(Lifecycle):
         drafts = [self._draft(ctx, id, group, key) for group in wanted]
         if transaction is not None:
             for draft in drafts:
-                transaction.post_draft(draft)
+                transaction.send_message(draft)
         elif drafts:
-            await self._mail.post_all(drafts)
+            await self._mail.send_many(drafts)
 
     def _groups(self, event: str, groups: Collection[str]) -> list[str]:
         listening = self._broker.registry.events.nodes_of(event, groups)
@@ -150,7 +156,7 @@ class DurableEvents(Lifecycle):
                 raise _refusal(event, group, nodes)
         return [*dict.fromkeys([*groups, *listening])]
 
-    def _draft(self, ctx: Context, id: str, group: str, key: str | None) -> Draft:
+    def _draft(self, ctx: Context, id: str, group: str, key: str | None) -> OutgoingMessage:
         letter = _Letter(
             id=id,
             event=ctx.event,
@@ -171,7 +177,7 @@ class DurableEvents(Lifecycle):
         except Exception as error:
             raise UnsendablePacket(f"event {ctx.event!r} cannot be kept: {error}") from None
         own = None if key is None else f"{QUEUE}:{group}:{key}"
-        return Draft(peer=self._broker.node_id, queue=QUEUE, body=body, idempotency_key=own)
+        return OutgoingMessage(to=self._broker.node_id, queue=QUEUE, body=body, idempotency_key=own)
 
     def _repeatable_id(self, key: str) -> str:
         text = "\0".join((self._broker.node_id, key))
@@ -187,14 +193,14 @@ class DurableEvents(Lifecycle):
             await self._handle(letter, tx)
         elif chosen is None:
             kept = msgspec.structs.replace(letter, looks=letter.looks + 1)
-            tx.post(
-                self._broker.node_id, QUEUE, _encoder.encode(kept), delay=_pause_s(letter.looks)
+            tx.send(
+                QUEUE, _encoder.encode(kept), to=self._broker.node_id, delay=_pause_s(letter.looks)
             )
         else:
             onward = msgspec.structs.replace(letter, hops=letter.hops + 1, looks=0)
             # It may go back and forth while nodes do not agree on who listens; not in a hurry.
             delay = _pause_s(letter.hops - 1) if letter.hops else None
-            tx.post(chosen, QUEUE, _encoder.encode(onward), delay=delay)
+            tx.send(QUEUE, _encoder.encode(onward), to=chosen, delay=delay)
             PASSED.hit(node=chosen)
 
     def _choose(self, letter: _Letter) -> str | None:

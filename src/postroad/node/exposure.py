@@ -35,8 +35,8 @@ def describe_exposure(config: NodeConfig) -> Exposure:
 
 def _describe_joining(config: NodeConfig, bind: Address) -> str:
     if config.is_closed:
-        has_certificates = config.tls is not None and config.tls.is_mutual
-        proof = "a certificate of tls.trust" if has_certificates else "the secret of the cluster"
+        has_certificates = config.tls is not None and config.tls.mutual
+        proof = "a certificate of tls.ca" if has_certificates else "the secret of the cluster"
         return f"only nodes with {proof} are heard"
     return (
         f"{_who_reaches(bind)} can join cluster {config.node.cluster!r} and use what members offer "

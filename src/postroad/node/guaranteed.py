@@ -13,7 +13,7 @@ from postroad.cells.delivery.envelope import Envelope
 from postroad.cells.messages import encode_body
 from postroad.core import Lifecycle
 from postroad.core.errors import ConfigError, NotRunningError, UsageError
-from postroad.durable import Mail, Retry, Transaction
+from postroad.durable import DurableQueues, RetryPolicy, Transaction
 from postroad.durable.names import validate_key
 
 from .config import GuaranteedConfig
@@ -28,7 +28,7 @@ class _Declared(NamedTuple):
     """A queue that is guaranteed here, and how."""
 
     desk: Desk
-    retry: Retry
+    retry: RetryPolicy
     concurrency: int
 
 
@@ -48,7 +48,7 @@ class GuaranteedQueues(Lifecycle):
     """
 
     def __init__(
-        self, domain: CellDomain, mail: Mail, *, config: GuaranteedConfig | None = None
+        self, domain: CellDomain, mail: DurableQueues, *, config: GuaranteedConfig | None = None
     ) -> None:
         if domain.name != mail.service.name:
             raise ConfigError(
@@ -106,7 +106,7 @@ class GuaranteedQueues(Lifecycle):
             await asyncio.gather(*(it.desk.rest(grace) for it in self._declared.values()))
 
     async def declare(
-        self, queue: str, *, retry: Retry | None = None, concurrency: int = 1
+        self, queue: str, *, retry: RetryPolicy | None = None, concurrency: int = 1
     ) -> None:
         """Have messages to a queue carried by mail from now on, and hand over those that came.
 
@@ -122,13 +122,13 @@ class GuaranteedQueues(Lifecycle):
         self._check_running()
         async with self._declaring:
             before = self._declared.get(queue)
-            wanted = (retry or Retry(), concurrency)
+            wanted = (retry or RetryPolicy(), concurrency)
             if before is None:
                 await self._open(queue, *wanted)
             elif before[1:] != wanted:
                 raise UsageError(f"queue {queue!r} is declared already, with other settings")
 
-    async def _open(self, queue: str, retry: Retry, concurrency: int) -> None:
+    async def _open(self, queue: str, retry: RetryPolicy, concurrency: int) -> None:
         self._check_running()
         desk = Desk(queue, self._domain, self._mail, self._directions, self._config)
         await desk.open()
@@ -210,10 +210,10 @@ class GuaranteedQueues(Lifecycle):
         if idempotency_key is not None:
             # Keys of mail are for all queues together.
             idempotency_key = f"{outgoing}:{idempotency_key}"
-        await self._mail.post(
-            self._domain.name,
+        await self._mail.send(
             outgoing,
             write_message(envelope),
+            to=self._domain.name,
             key=(envelope.headers or {}).get(KEY_HEADER),
             idempotency_key=idempotency_key,
             ttl=None if envelope.ttl_ms is None else envelope.ttl_ms / 1000,

@@ -12,7 +12,7 @@ class Part(enum.Enum):
     NETWORK = "network"
     CLUSTER = "cluster"
     CELLS = "cells"
-    MAIL = "mail"
+    QUEUES = "queues"
     GUARANTEES = "guaranteed queues"
     FLOWS = "flows"
     SERVICES = "services"

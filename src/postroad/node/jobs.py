@@ -200,9 +200,9 @@ class JobSupervisor(Lifecycle):
         if not has_queues(loaded):
             await self._run_process(job, loaded)
             return None
-        if not self._node.config.has(Layer.MAIL):
+        if not self._node.config.has(Layer.QUEUES):
             raise ConfigError(
-                f"job {loaded.name!r} has queues, but node.layers does not list 'mail'"
+                f"job {loaded.name!r} has queues, but node.layers does not list 'queues'"
             )
         _import_from_here()
         return await run(

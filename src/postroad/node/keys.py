@@ -29,7 +29,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     """One setting."""
 
     name: str
-    """Dotted, as in `mail.tuning.handler_s`."""
+    """Dotted, as in `queues.tuning.handler_timeout_s`."""
     kind: Any
     """Its type."""
     default: Any
@@ -47,7 +47,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def variable(self) -> str:
         """The environment variable that sets it."""
-        return PREFIX + self.name.replace(".", "_").upper()
+        return variable_of(self.name)
 
     @property
     def is_secret(self) -> bool:
@@ -64,6 +64,11 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_secret and value is not None:
             return HIDDEN
         return _without_passwords(msgspec.to_builtins(value))
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable that sets a setting."""
+    return PREFIX + name.replace(".", "_").upper()
 
 
 @cache

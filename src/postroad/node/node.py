@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import TypeVar
 
 from postroad.cells import CellDomain, MembershipCoreDiscovery
@@ -20,21 +21,22 @@ from postroad.cluster import (
 )
 from postroad.core import Lifecycle
 from postroad.core.errors import ConfigError, StoreError, UsageError
-from postroad.durable import Mail, MemoryStore, Store, store_at
-from postroad.flows import Flows
+from postroad.durable import DurableQueues, MemoryStore, Store, store_from_url
+from postroad.flows import FlowService
 from postroad.net import MessagingService
 from postroad.net.owned_files import make_private_directory
 from postroad.services import Broker, Transporter
 from postroad.services.transporters.cells import CellsTransporter
 
 from .app import App, load_app
-from .current import Belonging, set_current_node
+from .current import Belonging, reset_current_node, set_current_node
 from .durable_events import DurableEvents
 from .exposure import describe_exposure
 from .guaranteed import GuaranteedQueues
 from .health import Part, Readiness
 from .jobs import JobSupervisor
 from .program import Program
+from .queue_types import QueueTypes
 from .settings import Layer, NodeConfig
 from .tracing import Recorder
 
@@ -110,7 +112,7 @@ class Node(Lifecycle):
         needs = (
             (app.services, Layer.SERVICES, "services"),
             (app.flows, Layer.FLOWS, "flows"),
-            (app.consumers, Layer.MAIL, "consumers"),
+            (app.consumers, Layer.QUEUES, "consumers"),
             (app.cells, Layer.CELLS, "cells"),
         )
         for given, layer, what in needs:
@@ -120,6 +122,7 @@ class Node(Lifecycle):
                 )
 
     async def _start(self, app: App) -> None:
+        self._parts[QueueTypes.__name__] = QueueTypes(app)
         config = self.config
         settings = config.node
         if config.tracing.enabled:
@@ -140,9 +143,9 @@ class Node(Lifecycle):
             await self._start_cluster(service)
         if config.has(Layer.CELLS):
             await self._start_cells(service)
-        if config.has(Layer.MAIL):
+        if config.has(Layer.QUEUES):
             await self._start_mail()
-        if config.has(Layer.CELLS) and config.has(Layer.MAIL):
+        if config.has(Layer.CELLS) and config.has(Layer.QUEUES):
             await self._start_guarantees()
         if config.has(Layer.FLOWS):
             await self._start_flows(app)
@@ -191,15 +194,15 @@ class Node(Lifecycle):
         await self._enter(Part.CELLS, domain)
 
     async def _start_mail(self) -> None:
-        settings = self.config.mail
-        mail = Mail(
+        settings = self.config.queues
+        mail = DurableQueues(
             self.agent,
             self._make_store(),
             config=settings.tuning,
-            accept=settings.accept,
+            accepted_queues=settings.accept,
             bridge=settings.bridge,
         )
-        await self._enter(Part.MAIL, mail)
+        await self._enter(Part.QUEUES, mail)
         mail.store.ended.add_done_callback(self._on_store_ended)
 
     def _on_store_ended(self, ended: asyncio.Future[StoreError]) -> None:
@@ -214,13 +217,13 @@ class Node(Lifecycle):
         location = self.config.store
         if location == _MEMORY:
             return MemoryStore()
-        if "://" not in location and self.config.mail.store is None:
+        if "://" not in location and self.config.queues.store is None:
             make_private_directory(self.config.data)
-        return store_at(location)
+        return store_from_url(location)
 
     async def _start_guarantees(self) -> None:
         settings = self.config.cells
-        queues = GuaranteedQueues(self.domain, self.mail, config=settings.guarantees)
+        queues = GuaranteedQueues(self.domain, self.queues, config=settings.guarantees)
         queues.hold()
         await self._enter(Part.GUARANTEES, queues)
         for queue in settings.guaranteed:
@@ -228,8 +231,8 @@ class Node(Lifecycle):
 
     async def _start_flows(self, app: App) -> None:
         """Have flows begun from now on; what their steps may use is not there yet."""
-        flows = Flows(self.mail, app.flows, self.config.flows.tuning)
-        flows.hold()
+        flows = FlowService(self.queues, app.flows, self.config.flows.tuning)
+        flows.pause_steps()
         await self._enter(Part.FLOWS, flows)
 
     async def _open(self, app: App) -> None:
@@ -254,9 +257,11 @@ class Node(Lifecycle):
             middlewares=[Belonging(self), *app.middlewares],
         )
         broker.add(*app.services)
-        if settings.durable_events and self.config.has(Layer.MAIL):
+        if self.queue_types.schemas:
+            broker.add(self.queue_types)
+        if settings.durable_events and self.config.has(Layer.QUEUES):
             # Services may emit as soon as they start.
-            self._events = DurableEvents(broker, self.mail)
+            self._events = DurableEvents(broker, self.queues)
         self.readiness.starts(Part.SERVICES)
         # What services do while they start may go through it.
         self._parts[Broker.__name__] = broker
@@ -286,7 +291,7 @@ class Node(Lifecycle):
         # What was at work until now may have begun flows, and waited for them.
         if not self.config.has(Layer.FLOWS):
             return 0
-        return await self.flows.wind_down(max(0.0, ends_s - time.monotonic()))
+        return await self.flows.drain_steps(max(0.0, ends_s - time.monotonic()))
 
     def ask_to_stop(self) -> None:
         """Have whoever runs this node as a process stop it, as at SIGTERM."""
@@ -308,6 +313,18 @@ class Node(Lifecycle):
         self.readiness.drains()
         await self._stack.aclose()
         self.readiness.ends()
+
+    @contextmanager
+    def as_current(self) -> Iterator[Node]:
+        """Have `current_node()` return this node in a block, for code that no node runs.
+
+        Such as the handlers of a web framework in whose process the node lives.
+        """
+        token = set_current_node(self)
+        try:
+            yield self
+        finally:
+            reset_current_node(token)
 
     # What it has.
 
@@ -347,9 +364,14 @@ class Node(Lifecycle):
         return self._part(CellDomain)
 
     @property
-    def mail(self) -> Mail:
+    def queues(self) -> DurableQueues:
         """Durable messages."""
-        return self._part(Mail)
+        return self._part(DurableQueues)
+
+    @property
+    def queue_types(self) -> QueueTypes:
+        """What its typed queues carry, and those of others."""
+        return self._part(QueueTypes)
 
     @property
     def guaranteed(self) -> GuaranteedQueues:
@@ -367,9 +389,9 @@ class Node(Lifecycle):
         return self._part(Broker)
 
     @property
-    def flows(self) -> Flows:
+    def flows(self) -> FlowService:
         """Conversations that survive every crash."""
-        return self._part(Flows)
+        return self._part(FlowService)
 
     def _part(self, kind: type[T]) -> T:
         part = self._parts.get(kind.__name__)

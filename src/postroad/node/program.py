@@ -10,7 +10,8 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from .app import App, Consuming
+from .app import App
+from .consuming import Consuming
 from .durable_events import DurableEvents
 from .settings import Layer
 
@@ -47,8 +48,8 @@ class Program:
             await self._stack.enter_async_context(app.lifespan(self._node))
         await self._open_cells()
         if self._has(Layer.FLOWS):
-            self._stack.push_async_callback(self._node.flows.rest)
-            self._node.flows.release()
+            self._stack.push_async_callback(self._node.flows.halt_steps)
+            self._node.flows.resume_steps()
         self._stack.push_async_callback(self._stop_consuming, _GRACE_S)
         if self._events is not None:
             await self._events.start()
@@ -73,12 +74,12 @@ class Program:
         self._stack.push_async_callback(self._close_cells)
         for cell in self._app.cells:
             await self._node.domain.add_cell(cell)
-        if self._has(Layer.CELLS) and self._has(Layer.MAIL):
+        if self._has(Layer.CELLS) and self._has(Layer.QUEUES):
             await self._node.guaranteed.release()
 
     async def _close_cells(self) -> None:
         """Let the cells of the program go, when others know that and they have nothing left."""
-        if self._has(Layer.CELLS) and self._has(Layer.MAIL):
+        if self._has(Layer.CELLS) and self._has(Layer.QUEUES):
             await self._node.guaranteed.rest()
         if self._app.cells:
             domain = self._node.domain
@@ -88,7 +89,7 @@ class Program:
             await asyncio.gather(*map(domain.remove_cell, names))
 
     async def _consume(self, it: Consuming) -> None:
-        await self._node.mail.consume(
+        await self._node.queues.consume(
             it.queue,
             it.handler,
             concurrency=it.concurrency,
@@ -100,7 +101,7 @@ class Program:
     async def _stop_consuming(self, grace_s: float) -> None:
         """Have handlers of mail finish what they are at, and take no more."""
         queues, self._consumed = self._consumed, []
-        ends = [self._node.mail.stop_consuming(it, grace_s) for it in queues]
+        ends = [self._node.queues.stop_consuming(it, grace_s) for it in queues]
         if self._events is not None:
             ends.append(self._events.stop(grace_s))
         await asyncio.gather(*ends)

@@ -6,6 +6,7 @@ What comes later wins. Every mistake is told, with where it was made and what wo
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import re
 import tomllib
@@ -18,6 +19,7 @@ import msgspec
 
 from postroad.core.errors import ConfigError
 
+from .former_settings import current_name, former_names
 from .keys import (
     HIDDEN,
     PREFIX,
@@ -28,9 +30,12 @@ from .keys import (
     sections,
     settings_keys,
     struct_in,
+    variable_of,
     without_passwords,
 )
 from .settings import NodeConfig
+
+logger = logging.getLogger("postroad.node")
 
 FILE = "postroad.toml"
 DEFAULT = "default"
@@ -165,8 +170,10 @@ def _from_file(path: Path, problems: list[str]) -> dict[str, _Given]:
     given = {}
     for name, value in _flatten(data, ""):
         origin = _place(path, name, lines)
-        if name in settings_keys():
-            given[name] = _Given(value, origin, False)
+        if (current := current_name(name)) in settings_keys():
+            if current != name:
+                _warn_of_former_name(origin, name, current)
+            given[current] = _Given(value, origin, False)
         elif name in sections():
             problems.append(f"{origin}: {name}: expected a table, got {_told(value)}")
         else:
@@ -178,7 +185,7 @@ def _flatten(data: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     """Values by their dotted names; tables that are no section are values."""
     for key, value in data.items():
         name = prefix + key
-        if isinstance(value, dict) and name in sections():
+        if isinstance(value, dict) and current_name(name) in sections():
             yield from _flatten(value, f"{name}.")
         else:
             yield name, value
@@ -209,13 +216,16 @@ def _place(path: Path, name: str, lines: Mapping[str, int]) -> str:
 
 
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, _Given]:
-    variables = {it.variable: it.name for it in settings_keys().values()}
+    variables = {key.variable: key.name for key in settings_keys().values()}
+    former = {variable_of(old): name for name in settings_keys() for old in former_names(name)}
     given = {}
     for variable in sorted(environ):
         if not variable.startswith(PREFIX) or is_reserved(variable, environ[variable]):
             continue
-        if variable in variables:
-            given[variables[variable]] = _Given(environ[variable], variable, True)
+        if (name := variables.get(variable)) is None and (name := former.get(variable)) is not None:
+            _warn_of_former_name("environment", variable, variable_of(name))
+        if name is not None:
+            given[name] = _Given(environ[variable], variable, True)
             continue
         within = next((it for it in variables if it.startswith(f"{variable}_")), None)
         if within is not None:
@@ -243,13 +253,21 @@ def _from_flags(
     given = {}
     for name, text in flags.items():
         origin = names.get(name, f"--set {name}")
-        if name in settings_keys():
-            given[name] = _Given(text, origin, True)
+        if (current := current_name(name)) in settings_keys():
+            if current != name:
+                _warn_of_former_name(origin, name, current)
+            given[current] = _Given(text, origin, True)
         elif name in sections():
             problems.append(f"{origin}: {name} is a table; give one of its settings")
         else:
             problems.append(f"{origin}: {_unknown(name)}")
     return given
+
+
+def _warn_of_former_name(origin: str, former: str, current: str) -> None:
+    logger.warning(
+        "%s: %s is called %s now; its former name is deprecated", origin, former, current
+    )
 
 
 def _unknown(name: str) -> str:

@@ -19,7 +19,7 @@ from postroad.core import Address, Limits
 from postroad.core.cluster_secret import check_secrets
 from postroad.core.errors import ConfigError
 from postroad.core.names import to_address, validate_cluster_name, validate_node_name
-from postroad.durable import MailConfig
+from postroad.durable import DurableQueuesConfig
 from postroad.flows import FlowsConfig
 from postroad.net import TlsConfig
 from postroad.net.owned_files import read_file
@@ -34,17 +34,22 @@ class Layer(enum.Enum):
 
     CLUSTER = "cluster"
     CELLS = "cells"
-    MAIL = "mail"
+    QUEUES = "queues"
     SERVICES = "services"
     FLOWS = "flows"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Layer | None:
+        # The former name.
+        return cls.QUEUES if value == "mail" else None
 
 
 _BELOW = {
     Layer.CLUSTER: (),
     Layer.CELLS: (Layer.CLUSTER,),
-    Layer.MAIL: (Layer.CLUSTER,),
+    Layer.QUEUES: (Layer.CLUSTER,),
     Layer.SERVICES: (),
-    Layer.FLOWS: (Layer.MAIL,),
+    Layer.FLOWS: (Layer.QUEUES,),
 }
 
 
@@ -101,9 +106,9 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The node's certificate chain; its subject alternative name is the node's name."""
     key: str
     """The private key of the certificate."""
-    trust: str
+    ca: str
     """Certificates of those who sign the nodes of this cluster."""
-    is_mutual: bool = True
+    mutual: bool = True
     """Whether it demands a certificate of whoever connects. If not, who shows none is no member."""
 
     @property
@@ -146,21 +151,22 @@ class CellsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The names of all nodes that may be cores, the same list everywhere; by default whoever says
     so."""
     guaranteed: tuple[str, ...] = ()
-    """Queues of cells whose messages are carried by mail."""
+    """Queues of cells whose messages are durable."""
     guarantees: GuaranteedConfig = GuaranteedConfig()
     tuning: CellsConfig = CellsConfig()
 
 
-class MailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Durable messages."""
+class QueuesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Durable queues."""
 
     store: str | None = None
-    """A path, `postgresql://...`, or `memory`, which forgets; by default in the data directory."""
+    """SQLite path, `postgresql://` URL, or `memory`, which is not durable; by default a file in the
+    data directory."""
     accept: tuple[str, ...] = ("*",)
-    """Patterns of queues that other nodes may open here by sending to them."""
+    """Patterns of the queues that other nodes may create by sending to them."""
     bridge: bool = True
-    """False if a `postroad bridge` carries this node's mail."""
-    tuning: MailConfig = MailConfig()
+    """Whether bridges run in this process; false if `postroad bridge` runs them."""
+    tuning: DurableQueuesConfig = DurableQueuesConfig()
 
 
 class ServicesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -171,7 +177,7 @@ class ServicesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     cache: str | None = None
     """Keeps results of actions: `memory`, or the URL of a Redis server."""
     durable_events: bool = True
-    """Whether events can be durable; needs `mail`."""
+    """Whether events can be durable; needs `queues`."""
     tuning: BrokerConfig = BrokerConfig()
 
 
@@ -299,7 +305,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Every maximum and timeout of messages between nodes."""
     cluster: ClusterSettings = msgspec.field(default_factory=ClusterSettings)
     cells: CellsSettings = CellsSettings()
-    mail: MailSettings = MailSettings()
+    queues: QueuesSettings = QueuesSettings()
     services: ServicesSettings = msgspec.field(default_factory=ServicesSettings)
     flows: FlowsSettings = FlowsSettings()
     pipeline: PipelineSettings = PipelineSettings()
@@ -315,7 +321,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def is_closed(self) -> bool:
         """Whether only nodes that prove to belong to the cluster can talk to this one."""
         has_secret = self.node.secret is not None or self.node.secret_file is not None
-        return has_secret or (self.tls is not None and self.tls.is_mutual)
+        return has_secret or (self.tls is not None and self.tls.mutual)
 
     @property
     def admin_remote(self) -> Remote:
@@ -329,8 +335,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def store(self) -> str:
-        """Where its mail is kept."""
-        return self.mail.store or str(self.data / f"{self.node.name}.db")
+        """Where its durable queues are stored."""
+        return self.queues.store or str(self.data / f"{self.node.name}.db")
 
     @property
     def admin_address(self) -> Address:

@@ -19,7 +19,7 @@ from postroad.core.tracing import (
     NOOP_SPAN,
     SAMPLED,
     Attribute,
-    NonRecordingSpan,
+    NullSpan,
     Span,
     SpanContext,
     SpanKind,
@@ -181,12 +181,12 @@ class Recorder(Lifecycle):
             parent = self._telemetry.current() or parent
         if parent is not None:
             if not parent.flags & SAMPLED and self._telemetry is None:
-                return NonRecordingSpan(self, parent)
+                return NullSpan(parent, self)
             context = SpanContext(parent.trace_id, _new_id(), parent.flags, parent.tracestate)
         else:
             context = self._decide()
             if not context.flags and self._telemetry is None:
-                return NonRecordingSpan(self, context)
+                return NullSpan(context, self)
         return Span(
             *(self, context, parent, name, kind, layer, node, peer, links),
             *(_time_ns(), _perf_counter_ns()),
@@ -215,8 +215,12 @@ class Recorder(Lifecycle):
         if self._telemetry is not None:
             self._telemetry.take(span)
 
-    def attach(self, span: Span) -> object:
-        return None if self._telemetry is None else self._telemetry.enter(span.context)
+    def attach(self, span: SpanLike) -> object:
+        return (
+            None
+            if self._telemetry is None or span.context is None
+            else self._telemetry.enter(span.context)
+        )
 
     def detach(self, entered: object) -> None:
         if self._telemetry is not None and entered is not None:
@@ -269,7 +273,7 @@ class _Recorders:
     def on_end(self, span: Span) -> None:
         raise UsageError(f"{span!r} was not begun here")
 
-    def attach(self, span: Span) -> object:
+    def attach(self, span: SpanLike) -> object:
         raise UsageError(f"{span!r} was not begun here")
 
     def detach(self, entered: object) -> None:

@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 
 from postroad.admin.listening import take_address
 from postroad.core import Address, Lifecycle
-from postroad.net.tls import load_certificate, load_trust
+from postroad.net.tls import load_authorities, load_certificate
 from postroad.node.settings import AdminSettings
 
 from .accepting import Acceptor, Room
@@ -134,7 +134,7 @@ def make_tls_context(settings: AdminSettings) -> ssl.SSLContext | None:
     assert settings.key is not None
     load_certificate(context, settings.certificate, settings.key, label="admin.certificate")
     if settings.client_trust is not None:
-        load_trust(context, settings.client_trust, label="admin.client_trust")
+        load_authorities(context, settings.client_trust, label="admin.client_trust")
         # Others still can show a token.
         context.verify_mode = ssl.CERT_OPTIONAL
     return context

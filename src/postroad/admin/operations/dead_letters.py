@@ -66,7 +66,7 @@ async def list_dead(
     limit: Limit = 100,
 ) -> list[DeadView]:
     """Dead letters in the order they died; `after` is the id of the last one seen."""
-    found = await office.mail.dead_letters(queue, reason=reason, after=after, limit=limit)
+    found = await office.queues.dead_letters.list(queue, reason=reason, after=after, limit=limit)
     return [_view(it) for it in found]
 
 
@@ -89,13 +89,13 @@ async def group_dead(office: Office) -> list[DeadGroup]:
 async def _groups(office: Office) -> list[Group]:
     if office.is_running:
         return await vitals_of(office.node).dead.take()
-    return await office.mail.dead_groups()
+    return await office.queues.dead_letters.groups()
 
 
 @operation("dlq.show")
 async def show_dead(office: Office, id: str) -> DeadView:
     """One dead letter, and what it died of."""
-    return _view(await office.mail.dead_letter(to_number(id)))
+    return _view(await office.queues.dead_letters.get(to_number(id)))
 
 
 @operation("dlq.count")
@@ -107,11 +107,11 @@ async def count_dead(
 ) -> CountView:
     """How many dead letters there are, or would be retried or dropped."""
     if ids is None:
-        return CountView(count=await office.mail.count_dead(queue, reason=reason))
+        return CountView(count=await office.queues.dead_letters.count(queue, reason=reason))
     count = 0
     for id in _numbers(ids):
         with suppress(DeadLetterNotFoundError):
-            await office.mail.dead_letter(id)
+            await office.queues.dead_letters.get(id)
             count += 1
     return CountView(count=count)
 
@@ -129,9 +129,9 @@ async def retry_dead(
     Those of the ids, or all of a queue, of a reason, or all there are; those that died first if
     there is a limit.
     """
-    mail = office.mail
-    of_all = partial(mail.retry_all_dead, queue, reason=reason, limit=limit)
-    return await _change(office, ids, mail.retry_some_dead, of_all)
+    dead_letters = office.queues.dead_letters
+    of_all = partial(dead_letters.retry_many, queue=queue, reason=reason, limit=limit)
+    return await _change(office, ids, dead_letters.retry_many, of_all)
 
 
 @operation("dlq.drop", Effect.DANGER, scope="dlq.count")
@@ -146,9 +146,9 @@ async def drop_dead(
 
     Those that died first if there is a limit.
     """
-    mail = office.mail
-    of_all = partial(mail.drop_all_dead, queue, reason=reason, limit=limit)
-    return await _change(office, ids, mail.drop_some_dead, of_all)
+    dead_letters = office.queues.dead_letters
+    of_all = partial(dead_letters.drop_many, queue=queue, reason=reason, limit=limit)
+    return await _change(office, ids, dead_letters.drop_many, of_all)
 
 
 async def _change(

@@ -9,8 +9,8 @@ import msgspec
 
 from postroad.admin.errors import InvalidRequest, NotFound, ProgramFailed, nearest_or_all
 from postroad.core.errors import PostroadError, UsageError
-from postroad.flows import Definition, FlowView, ScheduleView, Status, StepView
-from postroad.flows.life import ENDED
+from postroad.flows import FlowDefinition, FlowStatus, FlowView, ScheduleView, StepView, values
+from postroad.flows.life import TERMINAL_STATUSES
 
 from .limits import Limit, Seconds
 from .naming import misnamed
@@ -54,6 +54,20 @@ class DrainView(msgspec.Struct, frozen=True, kw_only=True):
     """Flows that still run."""
 
 
+class ResultView(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a flow."""
+
+    id: str
+    status: FlowStatus
+    """Still `running`, or another one of those that have not ended, if the time was too short."""
+    value: Any
+    """What it returned, if it has."""
+    error: str | None
+    """Why it failed."""
+    encoded: bytes | None
+    """If it was asked for, in place of `value`: the value, or else the error, as MessagePack."""
+
+
 class AnswerView(msgspec.Struct, frozen=True, kw_only=True):
     """What a flow answers."""
 
@@ -66,7 +80,7 @@ class AnswerView(msgspec.Struct, frozen=True, kw_only=True):
 @operation("flow.ls")
 async def list_flows(
     office: Office,
-    status: Status | None = None,
+    status: FlowStatus | None = None,
     name: str | None = None,
     before: str | None = None,
     limit: Limit = 100,
@@ -100,7 +114,7 @@ async def show_history(office: Office, id: str) -> list[StepView]:
 
 @operation("flow.query")
 async def query_flow(office: Office, id: str, name: str) -> AnswerView:
-    """Ask the code of a flow that runs; it answers what `flow.answer` was given for the name."""
+    """Call a query handler of a running flow, as set with `ctx.set_query_handler`."""
     try:
         answer = await office.node.flows.query(id, name)
     except PostroadError:
@@ -111,26 +125,50 @@ async def query_flow(office: Office, id: str, name: str) -> AnswerView:
     return AnswerView(value=msgspec.to_builtins(answer, enc_hook=repr))
 
 
+@operation("flow.result")
+async def wait_for_result(
+    office: Office, id: str, timeout_s: Seconds = 30.0, is_exact: bool = False
+) -> ResultView:
+    """Wait until a flow has ended, by its id or by what it was begun as; what came of it."""
+    flows = office.node.flows
+    handle = await flows.get_handle(await flows.resolve(id))
+    try:
+        state = await handle.wait(timeout_s)
+    except TimeoutError:
+        shown = await flows.show(handle.id)
+        return ResultView(id=shown.id, status=shown.status, value=None, error=None, encoded=None)
+    failure = None if state.failure is None else state.failure.error
+    encoded = state.result if failure is None else msgspec.msgpack.encode(failure)
+    value = None if is_exact or state.result is None else values.decode_value(state.result)
+    return ResultView(
+        id=handle.id,
+        status=state.status,
+        value=msgspec.to_builtins(value, enc_hook=repr),
+        error=None if failure is None else failure.text,
+        encoded=encoded if is_exact else None,
+    )
+
+
 @operation("flow.definitions")
 async def list_definitions(office: Office) -> list[DefinitionView]:
     """Flows that this node can begin, and those that respond to others."""
     flows = office.node.flows
     return [
-        _view(it, flows.engine.admission.slots.count(it.name))
-        for it in sorted(flows.registry, key=lambda it: it.name)
+        _view(definition, flows.engine.admission.slots.count(definition.name))
+        for definition in sorted(flows.registry, key=lambda definition: definition.name)
     ]
 
 
-def _view(it: Definition[Any, Any], running: int) -> DefinitionView:
+def _view(definition: FlowDefinition[Any, Any], running: int) -> DefinitionView:
     return DefinitionView(
-        name=it.name,
-        version=it.version,
-        app=it.app,
-        responds_to=it.responds_to,
-        description=it.description,
-        parameters=it.arguments_schema(),
-        concurrency=it.concurrency,
-        timeout_s=it.timeout_s,
+        name=definition.name,
+        version=definition.version,
+        app=definition.app,
+        responds_to=definition.responds_to,
+        description=definition.description,
+        parameters=definition.arguments_schema(),
+        concurrency=definition.concurrency,
+        timeout_s=definition.timeout_s,
         running=running,
     )
 
@@ -144,24 +182,41 @@ async def begin_flow(
     flow: str,
     arguments: dict[str, Any] = {},  # noqa: B006
     client_id: str | None = None,
+    encoded: bytes | None = None,
 ) -> FlowView:
-    """Begin a flow; with a client id, unless one was begun as that already."""
+    """Begin a flow; with a client id, unless one was begun as that already.
+
+    Its arguments may also be `encoded`: those by place and those by name, as MessagePack.
+    """
     flows = office.node.flows
     definition = flows.registry.find(flow)
     if definition is None:
-        known = [it.name for it in flows.registry]
+        known = [definition.name for definition in flows.registry]
         raise NotFound(f"node {office.name} has no flow {flow!r}{nearest_or_all(flow, known)}")
     if client_id is None or await flows.resolve(client_id) == client_id:
-        _check_arguments(definition, arguments)
+        _check_arguments(definition, arguments, encoded)
+    args: list[Any] = []
+    if encoded is not None:
+        args, arguments = values.decode_value(encoded, tuple[list[Any], dict[str, Any]])
     if client_id is None:
-        begun = await flows.begin(definition, **arguments)
+        begun = await flows.start_flow(definition, *args, **arguments)
     else:
-        begun = await flows.begin_as(client_id, definition, **arguments)
+        begun = await flows.start_flow_with_id(client_id, definition, *args, **arguments)
     return await flows.show(begun.id)
 
 
-def _check_arguments(definition: Definition[Any, Any], arguments: dict[str, Any]) -> None:
+def _check_arguments(
+    definition: FlowDefinition[Any, Any], arguments: dict[str, Any], encoded: bytes | None
+) -> None:
     """Refuse what would park the flow at once."""
+    if encoded is not None:
+        try:
+            definition.decode_arguments(encoded)
+        except (TypeError, ValueError, msgspec.MsgspecError) as error:
+            raise InvalidRequest(
+                f"flow {definition.name} cannot begin with these arguments: {error}"
+            ) from None
+        return
     wanted = definition.arguments_type()
     if wanted is None:
         return
@@ -180,7 +235,7 @@ def _check_arguments(definition: Definition[Any, Any], arguments: dict[str, Any]
 async def retry_flow(office: Office, id: str) -> FlowView:
     """Try a flow again that is parked, or waits to be tried again."""
     flow = await office.flows.show(id)
-    if flow.status in ENDED:
+    if flow.status in TERMINAL_STATUSES:
         raise UsageError(
             f"flow {id} has ended: it is {flow.status}; `postroad flow fork {id} STEP` begins it"
             " anew from one of its steps"

@@ -13,7 +13,7 @@ from postroad.admin.vitals import vitals_of
 from postroad.cells import CellDomain
 from postroad.cells.shell.views import cell_view
 from postroad.core.errors import PostroadError
-from postroad.durable import MailStatistics, PeerStatistics, QueueStatistics
+from postroad.durable import DurableQueuesStatistics, PeerStatistics, QueueStatistics
 from postroad.node import Layer, Node
 
 from .cluster import members_of
@@ -64,7 +64,7 @@ async def show_map(office: Office) -> MapView:
     drawing.add_members()
     if node.config.has(Layer.CELLS):
         drawing.add_cells(node.domain)
-    if node.config.has(Layer.MAIL):
+    if node.config.has(Layer.QUEUES):
         drawing.add_mail(await vitals_of(node).mail.take())
     if node.config.has(Layer.SERVICES):
         for service in await list_services(office):
@@ -134,7 +134,7 @@ class _Drawing:
                 label = f"{cell}@{domain.name}"
                 self.connect(id, self.add("cell", label, "ok", "cells", view.description), "serves")
 
-    def add_mail(self, mail: MailStatistics) -> None:
+    def add_mail(self, mail: DurableQueuesStatistics) -> None:
         for name, queue in sorted(mail.queues.items()):
             self._add_queue(name, queue)
         for name, peer in sorted(mail.peers.items()):
@@ -150,7 +150,7 @@ class _Drawing:
         self.connect(self.here, id, kind, str(queue.depth) if queue.depth else "", status)
 
     def _add_bridge(self, name: str, peer: PeerStatistics) -> None:
-        trouble = None if peer.bridge is None else peer.bridge.trouble
+        trouble = None if peer.bridge is None else peer.bridge.last_error
         status: Status = "ok"
         if peer.depth:
             status = "warning" if trouble is None else "failing"
@@ -160,11 +160,15 @@ class _Drawing:
         self.connect(self.here, self.node_id(name), "bridge", label, status)
 
     def add_flows(self) -> None:
-        for it in sorted(self.node.flows.registry, key=lambda it: it.name):
-            id = self.add("flow", it.name, "ok", "flow", it.description.partition("\n")[0])
+        for definition in sorted(self.node.flows.registry, key=lambda definition: definition.name):
+            id = self.add(
+                "flow", definition.name, "ok", "flow", definition.description.partition("\n")[0]
+            )
             self.connect(self.here, id, "serves")
-            if it.responds_to is not None and self.node.flows.registry.find(it.responds_to):
-                self.connect(id, f"flow:{it.responds_to}", "subscribes", "responds to")
+            if definition.responds_to is not None and self.node.flows.registry.find(
+                definition.responds_to
+            ):
+                self.connect(id, f"flow:{definition.responds_to}", "subscribes", "responds to")
 
     def add_job(self, job: JobView) -> None:
         status: Status = "failing" if job.state == "failed" else "warning" if job.dead else "ok"

@@ -131,18 +131,18 @@ async def show_overview(office: Office) -> OverviewView:
     node = office.node
     vitals = vitals_of(node)
     members = members_of(node)
-    mail = await vitals.mail.take() if node.config.has(Layer.MAIL) else None
+    mail = await vitals.mail.take() if node.config.has(Layer.QUEUES) else None
     flows = await vitals.flows.take() if node.config.has(Layer.FLOWS) else {}
     return OverviewView(
         node=view_node(node),
         members=len(members),
         suspects=sum(it.state != "alive" for it in members),
         requests_per_s=vitals.requests_per_s(),
-        posted_per_s=0.0 if mail is None else mail.posted_per_s,
+        posted_per_s=0.0 if mail is None else mail.sent_per_s,
         handled_per_s=0.0 if mail is None else mail.handled_per_s,
         failed_per_s=0.0 if mail is None else mail.failed_per_s,
         waiting=0 if mail is None else mail.waiting,
-        dead=0 if mail is None else mail.dead,
+        dead=0 if mail is None else mail.dead_letters,
         flows={status.value: count for status, count in flows.items()},
         jobs=sum(it.state == "running" for it in await jobs_of(node)),
         troubles=await find_troubles(node),
@@ -191,7 +191,7 @@ def view_node(node: Node) -> NodeView:
         python=platform.python_version(),
         layers=[it.value for it in node.config.node.layers],
         is_secure=node.service.uses_tls,
-        store=without_passwords(node.config.store) if node.config.has(Layer.MAIL) else None,
+        store=without_passwords(node.config.store) if node.config.has(Layer.QUEUES) else None,
         memory_bytes=vitals.memory_bytes(),
         cpu_share=vitals.cpu_share(),
     )

@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 from postroad.admin.vitals import vitals_of
 from postroad.core.errors import UsageError
-from postroad.durable import StoreOperations
-from postroad.flows.operations import FlowOperations
+from postroad.durable import DurableQueuesAdmin
+from postroad.flows.operations import FlowAdmin
 from postroad.node import Node
 
 Result = TypeVar("Result")
@@ -38,11 +38,11 @@ class Office(Protocol):
         """Whether it runs."""
 
     @property
-    def mail(self) -> StoreOperations:
-        """Its mail."""
+    def queues(self) -> DurableQueuesAdmin:
+        """Its durable queues."""
 
     @property
-    def flows(self) -> FlowOperations:
+    def flows(self) -> FlowAdmin:
         """Its flows."""
 
     async def ask(self, member: str, operation: str, params: Mapping[str, Any]) -> Any:
@@ -69,12 +69,12 @@ class NodeOffice:
         return self.node.name
 
     @property
-    def mail(self) -> StoreOperations:
-        """Its mail."""
-        return self.node.mail
+    def queues(self) -> DurableQueuesAdmin:
+        """Its durable queues."""
+        return self.node.queues.admin
 
     @property
-    def flows(self) -> FlowOperations:
+    def flows(self) -> FlowAdmin:
         """Its flows."""
         return self.node.flows
 
@@ -89,20 +89,20 @@ class StoreOffice:
     """The office of a node that does not run: its store, open already.
 
     Args:
-        mail: what the store holds.
+        queues: the durable queues in the store.
         flows: likewise; None if they are not to be worked on.
     """
 
     is_running = False
 
-    def __init__(self, mail: StoreOperations, flows: FlowOperations | None = None) -> None:
-        self.mail = mail
+    def __init__(self, queues: DurableQueuesAdmin, flows: FlowAdmin | None = None) -> None:
+        self.queues = queues
         self._flows = flows
 
     @property
     def name(self) -> str:
         """The name of the node whose store it is."""
-        return self.mail.store.owner
+        return self.queues.store.owner
 
     @property
     def node(self) -> Node:
@@ -112,7 +112,7 @@ class StoreOffice:
         )
 
     @property
-    def flows(self) -> FlowOperations:
+    def flows(self) -> FlowAdmin:
         """Its flows."""
         if self._flows is None:
             raise UsageError("the flows of this store are not open")

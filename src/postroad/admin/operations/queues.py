@@ -8,9 +8,12 @@ from typing import Any
 import msgspec
 
 from postroad.admin.bodies import show_body, write_body
-from postroad.admin.errors import NotFound, nearest
-from postroad.durable import Letter, QueueStatistics
+from postroad.admin.errors import InvalidRequest, NotFound, nearest
+from postroad.core.codec import type_name
+from postroad.core.errors import MalformedPayloadError
+from postroad.durable import QueueStatistics, StoredMessage
 from postroad.durable.store.rows import WaitingLetter
+from postroad.node.queue import Queue
 
 from .limits import Count, CountView, Limit
 from .office import Office, change_mail
@@ -23,9 +26,9 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     depth: int
     """Messages that are not handled."""
-    in_hand: int
+    in_flight: int
     """Those of them that are being handled."""
-    oldest_s: float | None
+    oldest_age_s: float | None
     is_paused: bool
     has_consumer: bool
     handled: int
@@ -61,6 +64,18 @@ class LetterView(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it waits for an earlier one of its key, which is tried again."""
 
 
+class QueueSchemaView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the messages of a queue look like."""
+
+    queue: str
+    node: str
+    """The node that has the queue."""
+    type: str | None = None
+    """The Python type, if this node declares the queue."""
+    schema: dict[str, Any] | None
+    """JSON Schema of a message; None if the queue was declared without a type."""
+
+
 class PostView(msgspec.Struct, frozen=True, kw_only=True):
     """A message that cannot be lost any more."""
 
@@ -73,7 +88,7 @@ class PostView(msgspec.Struct, frozen=True, kw_only=True):
 @operation("queue.ls")
 async def list_queues(office: Office) -> list[QueueView]:
     """Queues of the node: how much waits, since when, and who handles it."""
-    statistics = await office.mail.statistics()
+    statistics = await office.queues.statistics()
     return [_view(name, it) for name, it in sorted(statistics.queues.items())]
 
 
@@ -81,6 +96,17 @@ async def list_queues(office: Office) -> list[QueueView]:
 async def show_queue(office: Office, queue: str) -> QueueView:
     """One queue: how much waits, since when, and who handles it."""
     return _view(queue, await _find(office, queue))
+
+
+@operation("queue.schema")
+async def show_schema(office: Office, queue: str, peer: str | None = None) -> QueueSchemaView:
+    """The type of a queue's messages: of a queue of this node, or as a peer announces it."""
+    node, types = peer or office.name, office.node.queue_types
+    if node != office.name:
+        return QueueSchemaView(queue=queue, node=node, schema=types.schema_at(node, queue))
+    declared = types.queues.get(queue)
+    type_ = None if declared is None else type_name(declared.codec.kind)
+    return QueueSchemaView(queue=queue, node=node, type=type_, schema=types.schemas.get(queue))
 
 
 @operation("queue.peek")
@@ -93,28 +119,28 @@ async def peek_queue(
     """
     await _find(office, queue)
     if id is not None:
-        return [view_waiting(it) for it in await office.mail.find_waiting(queue, to_number(id))]
-    return [view_waiting(it) for it in await office.mail.waiting(queue, limit=limit)]
+        return [view_waiting(it) for it in await office.queues.find_pending(queue, to_number(id))]
+    return [view_waiting(it) for it in await office.queues.peek_pending(queue, limit=limit)]
 
 
 @operation("queue.pause", Effect.CHANGE)
 async def pause_queue(office: Office, queue: str) -> QueueView:
     """Hand out no more messages of a queue; they are taken in and wait."""
-    await change_mail(office, _find, queue, office.mail.pause)
+    await change_mail(office, _find, queue, office.queues.pause)
     return await show_queue(office, queue)
 
 
 @operation("queue.resume", Effect.CHANGE)
 async def resume_queue(office: Office, queue: str) -> QueueView:
     """Hand out the messages of a queue again."""
-    await change_mail(office, _find, queue, office.mail.resume)
+    await change_mail(office, _find, queue, office.queues.resume)
     return await show_queue(office, queue)
 
 
 @operation("queue.purge", Effect.DANGER, scope="queue.show")
 async def purge_queue(office: Office, queue: str) -> CountView:
     """Throw away all messages of a queue."""
-    return CountView(count=await change_mail(office, _find, queue, office.mail.purge))
+    return CountView(count=await change_mail(office, _find, queue, office.queues.purge))
 
 
 @operation("queue.move", Effect.DANGER, scope="queue.show")
@@ -124,7 +150,7 @@ async def move_queue(office: Office, queue: str, to: str, limit: Count | None = 
     A queue that is being consumed has to be paused before.
     """
     await _find(office, queue)
-    move = partial(office.mail.move, queue, limit=limit)
+    move = partial(office.queues.move, queue, limit=limit)
     return CountView(count=await change_mail(office, _find, to, move))
 
 
@@ -136,19 +162,46 @@ async def post(
     peer: str | None = None,
     key: str | None = None,
     headers: dict[str, str] = {},  # noqa: B006
+    idempotency_key: str | None = None,
+    delay_s: float | None = None,
+    ttl_s: float | None = None,
+    priority: int = 0,
+    encoded: bytes | None = None,
 ) -> PostView:
     """Post a message, to a queue of this node or of a peer.
 
-    A text is sent as it is, everything else as JSON.
+    A text is sent as it is, everything else as JSON; `encoded`, instead, as the bytes that it is.
     """
-    mail = office.node.mail
+    mail = office.node.queues
     target = peer or office.name
-    id = await mail.post(target, queue, write_body(body), key=key, headers=headers or None)
+    payload = write_body(body) if encoded is None else encoded
+    declared = office.node.queue_types.queues.get(queue)
+    if declared is not None and target == office.name:
+        _validate(declared, payload)
+    id = await mail.send(
+        queue,
+        payload,
+        to=target,
+        key=key,
+        idempotency_key=idempotency_key,
+        delay=delay_s,
+        ttl=ttl_s,
+        priority=priority,
+        headers=headers or None,
+    )
     return PostView(id=str(id), queue=queue, peer=target)
 
 
+def _validate(queue: Queue[Any], body: bytes) -> None:
+    """Refuse what the consumer of a queue could not read."""
+    try:
+        queue.codec.decode(body)
+    except MalformedPayloadError as error:
+        raise InvalidRequest(f"queue {queue.name} does not take this: {error}") from None
+
+
 async def _find(office: Office, queue: str) -> QueueStatistics:
-    queues = (await office.mail.statistics()).queues
+    queues = (await office.queues.statistics()).queues
     found = queues.get(queue)
     if found is None:
         raise NotFound(f"node {office.name} has no queue {queue!r}{nearest(queue, queues)}")
@@ -159,7 +212,7 @@ def _view(name: str, it: QueueStatistics) -> QueueView:
     return QueueView(name=name, **msgspec.structs.asdict(it))
 
 
-def view_letter(letter: Letter) -> LetterView:
+def view_letter(letter: StoredMessage) -> LetterView:
     """A message that nobody has tried to handle, as people see it."""
     return view_waiting(WaitingLetter(letter=letter))
 
@@ -173,8 +226,8 @@ def view_waiting(waiting: WaitingLetter) -> LetterView:
         queue=letter.queue,
         key=letter.key,
         headers=letter.headers or {},
-        posted_at=letter.posted_ms / 1000,
-        due_at=letter.due_ms / 1000 if letter.due_ms else None,
+        posted_at=letter.sent_ms / 1000,
+        due_at=letter.deliver_at_ms / 1000 if letter.deliver_at_ms else None,
         expires_at=letter.expires_ms / 1000 if letter.expires_ms else None,
         priority=letter.priority,
         size=len(letter.body),

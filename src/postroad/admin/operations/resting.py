@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from postroad.admin.flows import changing_flows, reading_flows
-from postroad.durable import StoreOperations
+from postroad.durable import DurableQueuesAdmin
 
 from .office import StoreOffice
 
@@ -23,4 +23,4 @@ async def at_rest(location: str, *, can_change: bool) -> AsyncIterator[StoreOffi
     """
     opened = changing_flows(location) if can_change else reading_flows(location)
     async with opened as flows:
-        yield StoreOffice(StoreOperations(flows.engine.store), flows)
+        yield StoreOffice(DurableQueuesAdmin(flows.engine.store), flows)

@@ -62,7 +62,7 @@ async def _everything(office: Office, text: str) -> AsyncIterator[HitView]:
     if office.is_running:
         async for it in _of_node(office, office.node, text):
             yield it
-    if not office.is_running or office.node.config.has(Layer.MAIL):
+    if not office.is_running or office.node.config.has(Layer.QUEUES):
         async for it in _of_mail(office, text):
             yield it
     if not office.is_running or office.node.config.has(Layer.FLOWS):
@@ -93,7 +93,9 @@ async def _of_node(office: Office, node: Node, text: str) -> AsyncIterator[HitVi
         for it in _hits("action", "service", actions):
             yield it
     if node.config.has(Layer.FLOWS):
-        for it in _hits("flow definition", "flow", ((it.name, "") for it in node.flows.registry)):
+        for it in _hits(
+            "flow definition", "flow", ((definition.name, "") for definition in node.flows.registry)
+        ):
             yield it
     if node.recorder is not None:
         for it in _traces(node.recorder.spans(text)):
@@ -104,7 +106,7 @@ async def _of_node(office: Office, node: Node, text: str) -> AsyncIterator[HitVi
 
 
 async def _of_mail(office: Office, text: str) -> AsyncIterator[HitView]:
-    statistics = await office.mail.statistics()
+    statistics = await office.queues.statistics()
     queues = ((name, f"{it.depth} messages wait") for name, it in statistics.queues.items())
     for it in _hits("queue", "queue", queues):
         yield it
@@ -114,10 +116,10 @@ async def _of_mail(office: Office, text: str) -> AsyncIterator[HitView]:
     if not text.isdecimal():
         return
     number = to_number(text)
-    for dead in await office.mail.find_dead(number):
+    for dead in await office.queues.dead_letters.find(number):
         yield _dead_hit(dead)
     for queue in statistics.queues:
-        for letter in await office.mail.find_letters(queue, number):
+        for letter in await office.queues.find_messages(queue, number):
             title = f"message {letter.id} in queue {queue}"
             id = str(letter.id)
             yield HitView(kind="message", id=id, title=title, noun="queue", within=queue)

@@ -186,7 +186,7 @@ function draw() {
     document.getElementById("main"),
     h("div.page", { key: place, "data-page": route.page }, content(view, page)),
   );
-  showPageLink(route.page, view.overview !== undefined);
+  showPageLink(route.page);
 }
 
 /** What a page shows; if it cannot make sense of the node, the frame around it still works. */
@@ -292,11 +292,11 @@ async function begin() {
 }
 
 /** Where pages are in a row that scrolls, have the current one in sight; counts make it longer. */
-function showPageLink(page, hasCounts) {
-  const wanted = `${page} ${hasCounts}`;
+function showPageLink(page) {
+  const here = document.querySelector("nav.pages [aria-current]");
+  const wanted = `${page} ${here?.offsetLeft} ${here?.offsetWidth}`;
   if (wanted === pageInSight) return;
   pageInSight = wanted;
-  const here = document.querySelector("nav.pages [aria-current]");
   here?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 

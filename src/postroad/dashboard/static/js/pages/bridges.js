@@ -44,7 +44,7 @@ function listPage(view) {
           },
           { label: "Phase", value: (row) => row.phase, show: phaseOf },
           numberColumn("Waiting", (row) => row.depth),
-          numberColumn("Oldest", (row) => row.oldest_s, span, { isTime: true }),
+          numberColumn("Oldest", (row) => row.oldest_age_s, span, { isTime: true }),
           numberColumn("Sent", (row) => row.sent, count, { isWide: true }),
           {
             label: "Trouble",
@@ -87,7 +87,7 @@ function bridgePage(view, peer) {
           ["Phase", phaseOf(bridge)],
           ["Address", bridge.target ? h("code", null, bridge.target) : unknownPeer(bridge)],
           ["Waiting", count(bridge.depth)],
-          ["Oldest", span(bridge.oldest_s)],
+          ["Oldest", span(bridge.oldest_age_s)],
           ["Posted", count(bridge.posted)],
           ["Sent", count(bridge.sent)],
           ["Epoch", bridge.epoch],

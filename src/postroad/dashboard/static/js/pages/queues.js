@@ -30,6 +30,7 @@ export default {
     return [
       ["queue.show", { queue: name }],
       ["queue.peek", peekParams(view, name)],
+      ["queue.schema", { queue: name }],
     ];
   },
   draw: (view) => {
@@ -72,8 +73,8 @@ function columns(view) {
     },
     { label: "State", value: stateOf, show: (row) => badge(stateOf(row), stateKind(row)) },
     numberColumn("Waiting", (row) => row.depth),
-    { label: "In hand", value: (row) => row.in_hand, isNumber: true, isWide: true },
-    numberColumn("Oldest", (row) => row.oldest_s, span, { isTime: true }),
+    { label: "In flight", value: (row) => row.in_flight, isNumber: true, isWide: true },
+    numberColumn("Oldest", (row) => row.oldest_age_s, span, { isTime: true }),
     numberColumn("Handled", (row) => row.handled, count, { isWide: true }),
     numberColumn("Failed", (row) => row.failed, count, { isWide: true }),
     { label: "", value: () => "", show: (row) => pauseButton(view, row) },
@@ -100,10 +101,19 @@ function pauseButton(view, row) {
   });
 }
 
+/** The form of a message: with the fields of its type, if the queue has one. */
+function messageSchema(view, queue) {
+  const schema = view.get("queue.schema", { queue })?.schema;
+  if (!schema) return POST_SCHEMA;
+  const { $defs, ...body } = schema;
+  const properties = { ...POST_SCHEMA.properties, body: { ...body, title: "Body" } };
+  return { ...POST_SCHEMA, $defs, properties };
+}
+
 function postButton(view, queue) {
   const { body, ...rest } = POST_SCHEMA.properties;
   const schema = queue
-    ? POST_SCHEMA
+    ? messageSchema(view, queue)
     : {
         ...POST_SCHEMA,
         properties: { queue: { type: "string", title: "Queue" }, body, ...rest },
@@ -127,10 +137,11 @@ function queuePage(view, name) {
       panel(
         "Queue",
         facts([
+          ["Type", view.get("queue.schema", { queue: name })?.type ?? "bytes"],
           ["State", badge(stateOf(queue), stateKind(queue))],
           ["Waiting", count(queue.depth)],
-          ["In hand", count(queue.in_hand)],
-          ["Oldest", span(queue.oldest_s)],
+          ["In flight", count(queue.in_flight)],
+          ["Oldest", span(queue.oldest_age_s)],
           ["Handled", count(queue.handled)],
           ["Failed", count(queue.failed)],
         ]),

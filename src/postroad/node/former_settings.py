@@ -1,0 +1,34 @@
+"""Former names of settings, which files, variables and flags may still use."""
+
+from __future__ import annotations
+
+from postroad.durable.config import FORMER_NAMES
+
+# Former name -> name, of sections and settings; applied in this order.
+_RENAMED: dict[str, str] = {
+    "mail": "queues",
+    "limits.lanes_per_peer_max": "limits.connections_per_peer_max",
+    "tls.is_mutual": "tls.mutual",
+    "tls.trust": "tls.ca",
+    **{f"queues.tuning.{old}": f"queues.tuning.{new}" for old, new in FORMER_NAMES.items()},
+}
+
+
+def current_name(name: str) -> str:
+    """Return the dotted name of a setting or section today."""
+    for old, new in _RENAMED.items():
+        if name == old or name.startswith(f"{old}."):
+            name = new + name.removeprefix(old)
+    return name
+
+
+def former_names(name: str) -> list[str]:
+    """Return all names that `current_name` turns into this one, without the name itself."""
+    names = [name]
+    for old, new in reversed(_RENAMED.items()):
+        names += [
+            old + each.removeprefix(new)
+            for each in names
+            if each == new or each.startswith(f"{new}.")
+        ]
+    return names[1:]
