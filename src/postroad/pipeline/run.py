@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import msgspec
 
 from postroad.core.errors import ConfigError, StoreLockedError, UsageError
-from postroad.durable import Mail, MemoryStore, SqliteStore, Store, store_at
+from postroad.durable import DurableQueues, MemoryStore, SqliteStore, Store, store_from_url
 from postroad.pipeline.connectors import InputConnector, OutputConnector, make_input, make_output
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.coordinator.progress import JobProgress, ProgressSampler, TaskCounts
@@ -135,12 +135,12 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     """Segments that came too late for their window, by the name of the window."""
 
 
-class HasMail(Protocol):
+class HasQueues(Protocol):
     """A running node, as far as a job needs it."""
 
     @property
-    def mail(self) -> Mail:
-        """Its queues, and the store that they are in."""
+    def queues(self) -> DurableQueues:
+        """Its durable queues, and the store that holds them."""
 
 
 class Runner(Protocol):
@@ -157,7 +157,7 @@ async def run(
     *,
     on: Local | Spark | None = None,
     store: Store | str | Path | None = None,
-    node: HasMail | None = None,
+    node: HasQueues | None = None,
     config: object = None,
     checkpoint: str | Path | None = None,
     inputs: Mapping[str, InputConnector] | None = None,
@@ -205,8 +205,8 @@ async def run(
             )
         directory = getattr(getattr(node, "config", None), "data", None)
         return await ways.run_in(
-            node.mail,
-            node.mail.store if store is None else _to_store(store),
+            node.queues,
+            node.queues.store if store is None else _to_store(store),
             checkpoint or _checkpoint(loaded, path, directory),
         )
     if ways.queue_tasks and store is None:
@@ -240,7 +240,7 @@ def _path_of(store: Store | str | Path | None) -> Path | None:
 
 
 def _to_store(store: Store | str | Path) -> Store:
-    return store if isinstance(store, Store) else store_at(str(store))
+    return store if isinstance(store, Store) else store_from_url(str(store))
 
 
 def _checkpoint(job: Job, beside: Path | None, directory: Path | None) -> Path | None:
@@ -314,7 +314,7 @@ class JobRun:
         return bool(self._inputs or self._outputs)
 
     async def run_in(
-        self, queues: Mail | Store, store: Store, checkpoint: str | Path | None
+        self, queues: DurableQueues | Store, store: Store, checkpoint: str | Path | None
     ) -> JobResult:
         """Run the job with connectors made from it alone.
 
@@ -326,7 +326,7 @@ class JobRun:
             return await self._result(runner)
 
     def _make_runner(
-        self, queues: Mail | Store, store: Store, checkpoint: str | Path | None
+        self, queues: DurableQueues | Store, store: Store, checkpoint: str | Path | None
     ) -> Runner:
         tasks = self.job.catalog
         inputs = dict(self._inputs) | {

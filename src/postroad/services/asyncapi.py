@@ -1,8 +1,8 @@
 """What services take and give, as an AsyncAPI document, for people and for tools.
 
 Every action is a channel that requests come by, with another for its replies; every subscription
-to events is one more. Addresses are the names of actions and events, by which they are called:
-topics of a transporter are not in it, as they depend on nodes.
+to events is one more, and so is every durable queue. Addresses are the names of actions, events and
+queues: topics of a transporter are not in it, as they depend on nodes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,27 @@ ASYNCAPI_VERSION = "3.0.0"
 
 Document = dict[str, Any]
 
+_LOCAL_REFERENCE = "#/$defs/"
 _REFERENCE = "#/components/schemas/{name}"
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.-]+")
 _MISSING: Any = object()
 
 
+class QueueChannel(NamedTuple):
+    """A durable queue whose messages have a type."""
+
+    name: str
+    schema: Document
+    """JSON Schema, with its own definitions."""
+    is_consumed: bool
+    """Whether the program consumes it; else it sends to it."""
+    description: str = ""
+
+
 def asyncapi_document(
     services: Iterable[Service],
     *,
+    queues: Iterable[QueueChannel] = (),
     title: str = "Services",
     version: str = "1.0.0",
     description: str = "",
@@ -44,6 +57,7 @@ def asyncapi_document(
 
     Args:
         services: any; they need not be added to a broker.
+        queues: durable queues that the program consumes, or sends to.
         title, version, description: of the whole.
 
     Raises:
@@ -54,6 +68,8 @@ def asyncapi_document(
     for service in services:
         info = builder.build(service).info
         _describe(paper, service, info)
+    for queue in queues:
+        paper.add_queue(queue)
     return paper.document(title, version, description)
 
 
@@ -89,6 +105,7 @@ class _Paper:
         self._channels: Document = {}
         self._operations: Document = {}
         self._places: set[str] = set()
+        self._schemas: Document = {}
         # Each payload that a type describes, which is filled in at the end.
         self._typed: list[tuple[Document, Any]] = []
 
@@ -137,11 +154,28 @@ class _Paper:
             "x-group": service.group_of(info),
         }
 
+    def add_queue(self, queue: QueueChannel) -> None:
+        """A channel for the messages of a queue."""
+        id = self._free_id(f"queue.{queue.name}")
+        summary, text = _said_of({"description": queue.description})
+        self._schemas[id] = _moved(queue.schema, f"#/components/schemas/{id}/$defs/")
+        payload = _to("components", "schemas", id)
+        message = {"name": f"{id}.message", "title": queue.name, "payload": payload}
+        self._channels[id] = {"address": queue.name, "messages": {"message": message}}
+        self._operations[id] = {
+            "action": "receive" if queue.is_consumed else "send",
+            "channel": _to("channels", id),
+            **summary,
+            **text,
+            "tags": [{"name": "durable queue"}],
+            "messages": [_to("channels", id, "messages", "message")],
+        }
+
     def document(self, title: str, version: str, description: str) -> Document:
         """The whole."""
-        schemas = self._fill_in()
+        schemas = {**self._fill_in(), **self._schemas}
         info = {"title": title, "version": version}
-        return {
+        document: Document = {
             "asyncapi": ASYNCAPI_VERSION,
             "info": {**info, "description": description} if description else info,
             "defaultContentType": "application/json",
@@ -149,6 +183,8 @@ class _Paper:
             "operations": self._operations,
             **({"components": {"schemas": schemas}} if schemas else {}),
         }
+        plain: Document = _with_plain_discriminators(document)
+        return plain
 
     def _method(self, function: Callable[..., Any], params: Any, id: str) -> _Method:
         """What a method takes and gives; the types that are made for it need names of their own."""
@@ -182,6 +218,32 @@ class _Paper:
             number += 1
             id = f"{_id_of(name)}_{number}"
         return id
+
+
+def _moved(schema: Any, definitions: str) -> Any:
+    """A schema whose references to its own definitions start at the root of the document."""
+    if isinstance(schema, list):
+        return [_moved(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: definitions + value.removeprefix(_LOCAL_REFERENCE)
+        if key == "$ref"
+        else _moved(value, definitions)
+        for key, value in schema.items()
+    }
+
+
+def _with_plain_discriminators(value: Any) -> Any:
+    """In AsyncAPI the discriminator of a union is the name of a property, in OpenAPI an object."""
+    if isinstance(value, list):
+        return [_with_plain_discriminators(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    plain = {key: _with_plain_discriminators(item) for key, item in value.items()}
+    if isinstance(name := plain.get("discriminator"), dict) and "propertyName" in name:
+        plain["discriminator"] = name["propertyName"]
+    return plain
 
 
 def _id_of(name: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from postroad.core import tracing
-from postroad.core.tracing import NOOP_SPAN, SpanKind, SpanLike
+from postroad.core.tracing import NOOP_SPAN, Span, SpanKind, SpanLike
 
 from .context import Context
 from .packets import Request
@@ -69,6 +69,6 @@ def told(ctx: Context, node_id: str | None = None) -> dict[str, Any]:
     span = None if tracing.tracer is None or ctx.tracing is False else tracing.current_span()
     if span is None:
         return ctx.headers
-    if node_id is not None and span.layer == "services":
+    if node_id is not None and isinstance(span, Span) and span.layer == "services":
         span.peer = node_id
     return tracing.inject_context(ctx.headers, span.context) or ctx.headers

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 from postroad.core.errors import ConfigError
-from postroad.durable import Mail, Store
+from postroad.durable import DurableQueues, Store
 from postroad.pipeline.connectors.connector import InputConnector, OutputConnector
 from postroad.pipeline.connectors.files.csv import CsvInput
 from postroad.pipeline.connectors.files.json_lines import JsonLinesInput, JsonLinesOutput
@@ -93,7 +93,7 @@ OLD_NAMES: Mapping[str, str] = {"lines": "jsonl", "redis_stream": "redis", "seq"
 _OF_A_NODE = frozenset({"queue"})
 
 
-def make_input(task: Task, mail: Mail | Store | None = None) -> InputConnector:
+def make_input(task: Task, mail: DurableQueues | Store | None = None) -> InputConnector:
     """The input of a task.
 
     Args:
@@ -106,13 +106,16 @@ def make_input(task: Task, mail: Mail | Store | None = None) -> InputConnector:
     return _make(task, mail, INPUTS, "postroad.pipeline.inputs")
 
 
-def make_output(task: Task, mail: Mail | Store | None = None) -> OutputConnector:
+def make_output(task: Task, mail: DurableQueues | Store | None = None) -> OutputConnector:
     """The output of a task, likewise."""
     return _make(task, mail, OUTPUTS, "postroad.pipeline.outputs")
 
 
 def _make(
-    task: Task, mail: Mail | Store | None, known: Mapping[str, Callable[..., M]], group: str
+    task: Task,
+    mail: DurableQueues | Store | None,
+    known: Mapping[str, Callable[..., M]],
+    group: str,
 ) -> M:
     maker = known.get(OLD_NAMES.get(task.connector or "", task.connector or ""))
     if maker is None:

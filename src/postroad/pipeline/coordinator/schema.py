@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from postroad.core.errors import StoreMismatchError
 from postroad.durable.store.database import Database
-from postroad.durable.store.schema import read_meta, write_meta
+from postroad.durable.store.schema import Schema, read_meta
 
-_SCHEMA = "pipeline.schema"
+# A released migration is never changed.
 _TABLES = (
     """CREATE TABLE postroad_pipeline_inputs (
         job TEXT NOT NULL, task TEXT NOT NULL, position TEXT NOT NULL,
@@ -34,35 +33,32 @@ _TABLES = (
         PRIMARY KEY (job, root))""",
     "CREATE INDEX postroad_pipeline_due ON postroad_pipeline_roots (job, state, due_ms)",
 )
-# What came later, version by version. A released one is never changed.
-_MIGRATIONS: Mapping[int, Sequence[str]] = {
-    2: (
-        """CREATE TABLE postroad_pipeline_input_state (
-            job TEXT NOT NULL, task TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,
-            PRIMARY KEY (job, task, key))""",
-        # When a run last committed: how many batches the job had settled then.
-        "ALTER TABLE postroad_pipeline_batches ADD COLUMN settled BIGINT NOT NULL DEFAULT 0",
-        "CREATE INDEX postroad_pipeline_delivered ON postroad_pipeline_roots (job, delivery)",
-        # Windows whose contents Spark keeps. The batch is the last one of their query that was
-        # taken in.
-        """CREATE TABLE postroad_pipeline_spark_windows (
-            job TEXT NOT NULL, name TEXT NOT NULL, run TEXT NOT NULL, definition TEXT NOT NULL,
-            batch BIGINT NOT NULL, latest_s DOUBLE PRECISION, dropped BIGINT NOT NULL,
-            PRIMARY KEY (job, name))""",
-        """CREATE TABLE postroad_pipeline_window_deltas (
-            job TEXT NOT NULL, name TEXT NOT NULL, number BIGINT NOT NULL, delta {blob} NOT NULL,
-            PRIMARY KEY (job, name, number))""",
-        """CREATE TABLE postroad_pipeline_window_results (
-            id {serial}, job TEXT NOT NULL, task TEXT NOT NULL, path TEXT NOT NULL,
-            segments BIGINT NOT NULL)""",
-    ),
-}
-_VERSION = max(_MIGRATIONS)
+_STATE_AND_WINDOWS = (
+    """CREATE TABLE postroad_pipeline_input_state (
+        job TEXT NOT NULL, task TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,
+        PRIMARY KEY (job, task, key))""",
+    # When a run last committed: how many batches the job had settled then.
+    "ALTER TABLE postroad_pipeline_batches ADD COLUMN settled BIGINT NOT NULL DEFAULT 0",
+    "CREATE INDEX postroad_pipeline_delivered ON postroad_pipeline_roots (job, delivery)",
+    # Windows whose contents Spark keeps. The batch is the last one of their query that was
+    # taken in.
+    """CREATE TABLE postroad_pipeline_spark_windows (
+        job TEXT NOT NULL, name TEXT NOT NULL, run TEXT NOT NULL, definition TEXT NOT NULL,
+        batch BIGINT NOT NULL, latest_s DOUBLE PRECISION, dropped BIGINT NOT NULL,
+        PRIMARY KEY (job, name))""",
+    """CREATE TABLE postroad_pipeline_window_deltas (
+        job TEXT NOT NULL, name TEXT NOT NULL, number BIGINT NOT NULL, delta {blob} NOT NULL,
+        PRIMARY KEY (job, name, number))""",
+    """CREATE TABLE postroad_pipeline_window_results (
+        id {serial}, job TEXT NOT NULL, task TEXT NOT NULL, path TEXT NOT NULL,
+        segments BIGINT NOT NULL)""",
+)
+_SCHEMA = Schema("jobs", "pipeline.schema", (_TABLES, _STATE_AND_WINDOWS))
 
 
 def has_tables(database: Database, version: int = 1) -> bool:
     """Whether a job ever ran with this store, of this version or a later one."""
-    return int(read_meta(database, _SCHEMA) or 0) >= version
+    return int(read_meta(database, _SCHEMA.key) or 0) >= version
 
 
 def create_tables(types: Mapping[str, str], database: Database) -> None:
@@ -71,14 +67,4 @@ def create_tables(types: Mapping[str, str], database: Database) -> None:
     Raises:
         StoreMismatchError: a newer version of Postroad made them.
     """
-    version = int(read_meta(database, _SCHEMA) or 0)
-    if version > _VERSION:
-        raise StoreMismatchError(
-            f"the tables of jobs have schema {version} and this version of Postroad knows"
-            f" {_VERSION}: they were written by a newer one"
-        )
-    for number in range(version + 1, _VERSION + 1):
-        for statement in _TABLES if number == 1 else _MIGRATIONS[number]:
-            database.execute(statement.format_map(types))
-    if version < _VERSION:
-        write_meta(database, _SCHEMA, str(_VERSION))
+    _SCHEMA.migrate(types, database)

@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TypeVar
 
-import msgspec
-
 from postroad.core.errors import ConfigError, StoreLockedError, StoreMismatchError
-from postroad.durable import MailConfig, Store
+from postroad.durable import DurableQueuesConfig, Store
+from postroad.durable.config import decode_config
 from postroad.durable.store.schema import read_meta
 from postroad.durable.store.store import NODE
 from postroad.pipeline.compiled_job import CompiledJob
@@ -41,7 +40,7 @@ _LOCK_RETRY_S = 0.05
 _POLL_INTERVAL_S = 0.2
 
 
-def read_config(store: Store) -> MailConfig:
+def read_config(store: Store) -> DurableQueuesConfig:
     """The settings of the node that a store belongs to; the store need not be open.
 
     Raises:
@@ -49,7 +48,7 @@ def read_config(store: Store) -> MailConfig:
     """
     with closing(store.connect_reader()) as database:
         config = read_meta(database, "config")
-    return MailConfig() if config is None else msgspec.json.decode(config, type=MailConfig)
+    return DurableQueuesConfig() if config is None else decode_config(config)
 
 
 class StandaloneCoordinator:

@@ -68,7 +68,7 @@ class CertificateFiles:
         path = Path(folder) / "desk.pem"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(self._certificate)
-        return TlsConfig(certificate=path, key=path, trust=path)
+        return TlsConfig(certificate=path, key=path, ca=path)
 
     def __exit__(
         self,

@@ -58,7 +58,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from postroad.core.errors import ConfigError
-from postroad.durable import Store, store_at
+from postroad.durable import Store, store_from_url
 from postroad.durable.store.stretches import read_stretch
 from postroad.pipeline.acks import AckIds
 from postroad.pipeline.connectors import make_input, make_output
@@ -125,7 +125,7 @@ class _SourceOptions:
         """The store of a connector that is in one, not open; None for others."""
         if not self.is_queue:
             return None
-        store = store_at(self.location)
+        store = store_from_url(self.location)
         store.config = read_config(store)
         return store
 
@@ -164,7 +164,7 @@ class _InputSource(_SourceOptions):
         """What records what was read, in the one process that asks for it."""
         return StandaloneCoordinator(
             self.name,
-            self._store or store_at(self.location),
+            self._store or store_from_url(self.location),
             input=self.connector,
             max_pending=self.max_pending,
             is_node_store=self.is_queue,
@@ -185,7 +185,7 @@ class _InputSource(_SourceOptions):
             yield chunk.source, chunk.positions, [{"raw": raw} for raw in chunk.raws]
 
     def _queue_rows(self, position: Position) -> Iterator[_Records]:
-        with closing(store_at(self.location).connect_reader()) as database:
+        with closing(store_from_url(self.location).connect_reader()) as database:
             bundles = read_stretch(database, stretch_at(position))
         for sender, letters in bundles:
             records = [
@@ -195,7 +195,7 @@ class _InputSource(_SourceOptions):
                     "headers": list((letter.headers or {}).items()),
                     "payload": letter.body,
                     "raw": letter.body,
-                    "sent": letter.posted_ms * 1000,
+                    "sent": letter.sent_ms * 1000,
                 }
                 for letter in letters
             ]
@@ -343,7 +343,7 @@ class _OutputTarget(_SourceOptions):
     def _coordinator(self, query: str) -> StandaloneCoordinator:
         return StandaloneCoordinator(
             self.job_name(query),
-            self._store or store_at(self.location),
+            self._store or store_from_url(self.location),
             output=self.connector,
             is_node_store=self.is_queue,
         )

@@ -14,7 +14,7 @@ import msgspec
 from postroad.core import tracing
 from postroad.core.errors import UsageError
 from postroad.core.tracing import SpanContext
-from postroad.durable import Mail, Store
+from postroad.durable import DurableQueues, Store
 from postroad.durable.names import validate_queue_name
 from postroad.durable.store.ledger import Ledger, News
 from postroad.durable.store.stretches import AsideStretch, Bundle, Stretch, read_stretch
@@ -68,7 +68,7 @@ class QueueInput(InputConnector):
     @accept_old_names(slice_segments="split_segments", until_empty="bounded")
     def __init__(
         self,
-        mail: Mail | Store,
+        mail: DurableQueues | Store,
         queue: str,
         codec: str = "json",
         bounded: bool = False,

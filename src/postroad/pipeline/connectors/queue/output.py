@@ -10,11 +10,11 @@ import msgspec
 
 from postroad.core import validate_node_name
 from postroad.core.errors import ConfigError
-from postroad.durable import Mail, MailConfig, Store
-from postroad.durable.letters import bind_page, split_letters
+from postroad.durable import DurableQueues, DurableQueuesConfig, Store
 from postroad.durable.names import validate_key, validate_queue_name
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.queries import find_peer
+from postroad.durable.stored_messages import join_batch, split_into_batches
 from postroad.pipeline.connectors.connector import (
     Committable,
     OutputConnector,
@@ -70,7 +70,7 @@ class QueueOutput(OutputConnector):
 
     def __init__(
         self,
-        mail: Mail | Store,
+        mail: DurableQueues | Store,
         peer: str | None = None,
         queue: str | None = None,
         codec: str = "json",
@@ -126,7 +126,7 @@ class _MessageWriter(OutputWriter):
         queue: str,
         encode: Callable[[Segment], bytes],
         key: str | None,
-        config: MailConfig,
+        config: DurableQueuesConfig,
     ) -> None:
         self._queue = queue
         self._encode = encode
@@ -158,8 +158,8 @@ class _MessageWriter(OutputWriter):
 
     def _bind(self) -> None:
         config, letters = self._config, self._letters
-        pages = split_letters(letters, config.page_letters_max, config.page_bytes_max)
-        self._pages += [(len(those), bind_page(those)) for those in pages]
+        pages = split_into_batches(letters, config.batch_messages_max, config.batch_bytes_max)
+        self._pages += [(len(those), join_batch(those)) for those in pages]
         self._letters = []
 
     def _check_sizes(self, ids: Sequence[int], letters: Sequence[bytes]) -> None:
@@ -197,7 +197,7 @@ def _keys_of(name: str, ids: Sequence[int], segments: Sequence[Segment]) -> list
     return keys
 
 
-def store_of(mail: Mail | Store) -> Store:
+def store_of(mail: DurableQueues | Store) -> Store:
     """The store that the mail is in."""
     return mail if isinstance(mail, Store) else mail.store
 

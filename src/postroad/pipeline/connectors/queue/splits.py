@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from postroad.durable import Letter, Reason
-from postroad.durable.letters import NEVER_MS
+from postroad.durable import DeadLetterReason, StoredMessage
 from postroad.durable.store import queries as query
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
@@ -27,6 +26,7 @@ from postroad.durable.store.stretches import (
     last_page,
     unfinished,
 )
+from postroad.durable.stored_messages import NEVER_MS
 
 _PAGES_AT_FIRST = 4
 _PAGES_AT_ONCE = 256
@@ -166,9 +166,11 @@ def bury(ledger: Ledger, queue: int, expired: ExpiredMessages) -> None:
         _bury(ledger, aside.sender, aside.letter, aside.failures)
 
 
-def _bury(ledger: Ledger, sender: str, letter: Letter, failures: int) -> None:
+def _bury(ledger: Ledger, sender: str, letter: StoredMessage, failures: int) -> None:
     detail = "it expired before it was read"
-    ledger.dead.add_inbound(sender, letter, Reason.EXPIRED, detail, failures, ledger.now_ms)
+    ledger.dead.add_inbound(
+        sender, letter, DeadLetterReason.EXPIRED, detail, failures, ledger.now_ms
+    )
 
 
 # Splits.
@@ -188,7 +190,7 @@ class QueueSplit(NamedTuple):
 class _OpenPage(NamedTuple):
     page: InPage
     start: int
-    letters: list[Letter]
+    letters: list[StoredMessage]
 
 
 class QueueSplitPlanner:
