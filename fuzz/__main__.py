@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.replay is not None:
         return _replay(targets, options.replay)
     if importlib.util.find_spec("atheris") is None:
-        say("fuzzing needs atheris: pip install '.[fuzz]' (Linux only)")
+        say("fuzzing needs atheris: `make fuzz` installs it (Linux only)")
         return 2
     return _fuzz_all(targets, options.seconds, options.jobs)
 

@@ -87,12 +87,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol() -> None:
+def pytest_runtest_protocol(item: pytest.Item) -> None:
     """Keep loggers of PySpark from changing the format of what tests capture.
 
     Pytest adds its handlers to loggers that do not propagate, and PySpark's set the formatter of
-    every handler that they are given.
+    every handler that they are given: also within a test, between its fixtures and itself.
     """
+    plugin: Any = item.config.pluginmanager.getplugin("logging-plugin")
+    for handler in (plugin.caplog_handler, plugin.report_handler):
+        handler.setFormatter(plugin.formatter)
     for logger in logging.root.manager.loggerDict.values():
         if isinstance(logger, logging.Logger) and type(logger).__name__ == "PySparkLogger":
             logger.propagate = True
@@ -100,10 +103,17 @@ def pytest_runtest_protocol() -> None:
 
 # By folder, from the tests on. Those of the first kind need seconds, and are begun first.
 SLOW = ("chaos", "integration/spark", "integration/pipeline", "integration/test_demo.py", "browser",
-        "simulation", "interop", "docs", "integration/cli", "deploy")  # fmt: skip
-REAL = ("browser", "chaos", "contract", "deploy", "docs", "integration", "interop")
+        "simulation", "interop", "docs", "integration/cli", "deploy", "packaging")  # fmt: skip
+REAL = ("browser", "chaos", "contract", "deploy", "docs", "integration", "interop", "packaging")
 CHAOS = ("chaos",)
 QUICK = ("property", "simulation", "test_", "unit")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Spare the quick tier what it has no use for: to import it takes seconds in each process."""
+    path = collection_path.relative_to(TESTS).as_posix()
+    is_quick = path == "." or _is_below(path, (*QUICK, "conftest.py"))
+    return None if is_quick or TIER is not Tier.QUICK else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

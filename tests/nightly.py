@@ -15,12 +15,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.interpreters import HERE, interpreters
 from tests.support.source_tree import ROOT
 
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PYTEST = (
     *("-m", "pytest", "-n", "3", "--dist=loadfile", "--no-loadscope-reorder"),
     *("--max-worker-restart=8", "--durations=10", "-q"),
@@ -46,11 +45,14 @@ def parts(options: argparse.Namespace) -> Iterator[Part]:
     python, seed = sys.executable, {"POSTROAD_SEED": str(options.seed)}
     yield Part("tests", (python, *PYTEST), seed | {"POSTROAD_TIER": "nightly"})
     yield Part("asyncio", (python, *PYTEST, *OWN), seed | {"POSTROAD_LOOP": "asyncio"})
-    for version, path in other_pythons():
+    for version, path in interpreters().items():
+        if version == HERE:
+            continue
         there = str(ROOT / f".venv-{version}" / "bin" / "python")
         prepare = (
             (path, "-m", "venv", "--clear", str(ROOT / f".venv-{version}")),
-            (there, "-m", "pip", "install", "-qq", "--editable", ".[test]"),
+            (there, "-m", "pip", "install", "-qq", "pip>=25.1"),
+            (there, "-m", "pip", "install", "-qq", "--editable", ".", "--group", "test"),
         )
         yield Part(f"python{version}", (there, *PYTEST, *OWN), seed, prepare)
     simulate = (python, "-m", "tests.simulation", "--seeds", str(options.seeds))
@@ -61,26 +63,6 @@ def parts(options: argparse.Namespace) -> Iterator[Part]:
     if options.chaos_seconds:
         chaos = {"POSTROAD_CHAOS_SECONDS": str(options.chaos_seconds)}
         yield Part("chaos", (python, "-m", "pytest", "tests/chaos", "-q"), seed | chaos)
-
-
-def other_pythons() -> Iterator[tuple[str, str]]:
-    """The interpreters of this machine besides the one that runs, with their versions."""
-    here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    for version in PYTHONS:
-        candidates = [f"python{version}", *map(str, pyenv.glob(f"{version}.*/bin/python"))]
-        works = (path for path in candidates if version != here and _version_of(path) == version)
-        if (path := next(works, None)) is not None:
-            yield version, path
-
-
-def _version_of(path: str) -> str | None:
-    show = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
-    try:
-        shown = subprocess.run([path, "-c", show], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return shown.stdout.strip()
 
 
 def run(part: Part) -> bool:

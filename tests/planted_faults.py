@@ -39,18 +39,19 @@ class Fault(NamedTuple):
 FAULTS = {
     "acknowledge-before-commit": Fault(
         "a sender forgets a message only when the receiver has it on disk",
-        "durable/intake.py",
+        "durable/bridges/receiver.py",
         "            await unit.done\n",
         "            unit.done.add_done_callback(lambda done: done.exception())\n"
-        "            last = window.first + sum(page.count for page in window.pages) - 1\n"
-        "            chain = window.pages[-1].chain if window.pages else window.previous\n"
-        "            answer = Answer(Verdict.ACCEPTED, last, chain, self._room(sender), [])\n"
+        "            last = window.first + sum(batch.count for batch in window.batches) - 1\n"
+        "            chain = window.batches[-1].chain if window.batches else window.previous\n"
+        "            credit = self._credit(sender)\n"
+        "            answer = StreamAck(WindowStatus.ACCEPTED, last, chain, credit, [])\n"
         "            return encode(answer)\n",
         ("tests/simulation/test_durable.py", "tests/chaos/test_mail_kills.py"),
     ),
     "drop-a-window": Fault(
         "everything that was sent arrives, in order",
-        "durable/bridge.py",
+        "durable/bridges/bridge.py",
         "        payload = encode(window)\n",
         "        self._sent = getattr(self, '_sent', 0) + 1\n"
         "        if self._sent % 3 == 0:\n"

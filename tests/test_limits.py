@@ -78,6 +78,18 @@ PROOFS = {
         "unit/cells/delivery/test_requests_resend_buffer.py",
         "test_the_oldest_are_forgotten_by_number_and_by_bytes",
     ),
+    "FlowLimits.max_attempts": (
+        "integration/flows/test_troubles.py",
+        "test_after_so_many_attempts_an_operator_must_look",
+    ),
+    "FlowLimits.max_bytes": (
+        "integration/flows/test_growth.py",
+        "test_a_flow_that_does_too_much_is_parked_until_more_is_allowed",
+    ),
+    "FlowLimits.max_steps": (
+        "integration/flows/test_growth.py",
+        "test_a_flow_that_does_too_much_is_parked_until_more_is_allowed",
+    ),
     "FlowsConfig.attempts_max": (
         "integration/flows/test_troubles.py",
         "test_after_so_many_attempts_an_operator_must_look",
@@ -126,7 +138,7 @@ PROOFS = {
         "integration/net/test_backpressure.py",
         "test_slow_consumer_pauses_reading_at_the_limit",
     ),
-    "Limits.lanes_per_peer_max": (
+    "Limits.connections_per_peer_max": (
         "integration/net/test_overload.py",
         "test_classes_beyond_the_limit_share_one_connection",
     ),
@@ -142,47 +154,47 @@ PROOFS = {
         "integration/net/test_backpressure.py",
         "test_sender_waits_for_a_peer_that_does_not_read",
     ),
-    "MailConfig.inbox_bytes_max": (
+    "DurableQueuesConfig.inbox_bytes_max": (
         "integration/durable/test_quotas.py",
         "test_full_inbox_pushes_back_and_loses_nothing",
     ),
-    "MailConfig.message_bytes_max": (
+    "DurableQueuesConfig.message_bytes_max": (
         "integration/durable/test_posting.py",
         "test_oversized_message_is_refused_at_once",
     ),
-    "MailConfig.outbox_messages_max": (
+    "DurableQueuesConfig.outbox_messages_max": (
         "integration/durable/test_quotas.py",
         "test_full_outbox_refuses_posts",
     ),
-    "MailConfig.page_bytes_max": (
+    "DurableQueuesConfig.batch_bytes_max": (
         "contract/store_outbox_behaviour.py",
         "test_letters_are_kept_in_pages",
     ),
-    "MailConfig.page_letters_max": (
+    "DurableQueuesConfig.batch_messages_max": (
         "contract/store_outbox_behaviour.py",
         "test_letters_are_kept_in_pages",
     ),
-    "MailConfig.queues_max": (
+    "DurableQueuesConfig.queues_max": (
         "contract/store_inbox_behaviour.py",
         "test_no_more_queues_than_allowed_are_opened",
     ),
-    "MailConfig.sender_dead_bytes_max": (
+    "DurableQueuesConfig.sender_dead_bytes_max": (
         "integration/durable/test_quotas.py",
         "test_sender_with_too_many_dead_letters_keeps_its_mail",
     ),
-    "MailConfig.sender_bytes_max": (
+    "DurableQueuesConfig.sender_bytes_max": (
         "integration/durable/test_quotas.py",
         "test_sender_that_fills_its_share_does_not_keep_others_waiting",
     ),
-    "MailConfig.uncommitted_max": (
+    "DurableQueuesConfig.uncommitted_acks_max": (
         "integration/durable/test_uncommitted.py",
         "test_consumer_with_too_much_uncommitted_handles_nothing_more",
     ),
-    "MailConfig.unwritten_bytes_max": (
-        "unit/durable/test_posting_gathering.py",
+    "DurableQueuesConfig.write_queue_bytes_max": (
+        "unit/durable/test_producer_batches.py",
         "test_posts_that_are_gathered_take_room_in_memory",
     ),
-    "MailConfig.windows_max": (
+    "DurableQueuesConfig.windows_max": (
         "integration/durable/test_posting.py",
         "test_long_row_of_windows_is_delivered_when_the_peer_is_found",
     ),
@@ -219,8 +231,8 @@ PROOFS = {
         "test_no_more_is_pending_than_may_be",
     ),
 }
-# A time, not a number of things.
-TIMES = {"Retry.max_s", "RetryPolicy.max_s"}
+# Times and attempts, not numbers of things that are kept.
+TIMES = {"RetryPolicy.max_attempts", "RetryPolicy.max_delay_s", "RetryPolicy.max_s"}
 # What a peer says of itself, and what is spoken at most.
 FOREIGN = {"ServerInfo.max_payload", "ProtocolConfig.version_max"}
 

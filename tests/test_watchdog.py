@@ -75,6 +75,10 @@ markers =
 """
 
 
+# To import all others takes longer than these runs.
+ALONE = ("-p", "xdist.plugin", "-p", "xdist.looponfail", "-p", "pytest_asyncio.plugin")
+
+
 def run_pytest(
     directory: Path, source: str, *arguments: str, plugins: str = PLUGINS
 ) -> subprocess.CompletedProcess[str]:
@@ -82,9 +86,9 @@ def run_pytest(
     (directory / "conftest.py").write_text(plugins)
     (directory / "pytest.ini").write_text(SETTINGS)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *ALONE, *arguments],
         cwd=directory,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,

@@ -19,7 +19,7 @@ def test_every_module_has_tests_that_guard_it() -> None:
 @pytest.mark.parametrize(
     ("module", "first"),
     [
-        ("durable/chain.py", "tests/unit/durable/test_chain.py"),
+        ("durable/bridges/hash_chain.py", "tests/unit/durable/bridges/test_hash_chain.py"),
         ("net/connections/pool.py", "tests/unit/net/test_pool.py"),
     ],
 )

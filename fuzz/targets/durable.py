@@ -7,41 +7,49 @@ from functools import partial
 
 from fuzz.target import Target, prefixes, require
 from postroad.core.errors import MalformedPayloadError, StreamDivergedError
-from postroad.durable.chain import extend, genesis
-from postroad.durable.control import (
-    BridgeEntry,
-    BridgeHealth,
-    Create,
-    Delete,
-    Health,
-    HealthCheck,
-    Snapshot,
-    SnapshotRequest,
-    ToBridge,
-    ToNode,
-    decode_for_bridge,
-    decode_for_node,
+from postroad.durable.bridges.control import (
+    BridgeCommand,
+    BridgeCreate,
+    BridgeDelete,
+    BridgeManagerStatus,
+    BridgeReport,
+    BridgeRoute,
+    BridgeSnapshot,
+    BridgeSnapshotRequest,
+    BridgeStatus,
+    BridgeStatusRequest,
+    decode_bridge_command,
+    decode_bridge_report,
 )
-from postroad.durable.control import encode as encode_control
-from postroad.durable.dedup import FreshPage, GapBefore, sift
-from postroad.durable.exchange import Answer, Offer, Refusal, SentPage, Verdict, Window, decode
-from postroad.durable.exchange import encode as encode_exchange
-from postroad.durable.letters import Letter, decode_page, encode_page
+from postroad.durable.bridges.control import encode as encode_control
+from postroad.durable.bridges.dedup import NewBatch, SequenceGap, new_batches
+from postroad.durable.bridges.hash_chain import extend_chain, initial_chain
+from postroad.durable.bridges.protocol import (
+    MessageRejection,
+    StreamAck,
+    StreamOpen,
+    StreamWindow,
+    WindowStatus,
+    WireBatch,
+    decode_stream_message,
+)
+from postroad.durable.bridges.protocol import encode as encode_exchange
+from postroad.durable.stored_messages import StoredMessage, decode_batch, encode_batch
 
 _STORE = b"0123456789abcdef"
-_START = genesis(_STORE, 1, "beta")
+_START = initial_chain(_STORE, 1, "beta")
 # No column of any database is larger.
 _NUMBER_MAX = 1 << 62
 
 _LETTERS = [
-    Letter(1, "orders", b"body", 1_700_000_000_000),
-    Letter(2, "größe", b"", 1, "key", {"a": "b"}, -5, 7, 9, "answers", 3),
+    StoredMessage(1, "orders", b"body", 1_700_000_000_000),
+    StoredMessage(2, "größe", b"", 1, "key", {"a": "b"}, -5, 7, 9, "answers", 3),
 ]
-_PAGES = [encode_page(_LETTERS[:1]), encode_page(_LETTERS), encode_page([])]
-_CHAIN = extend(_START, _PAGES[0])
+_PAGES = [encode_batch(_LETTERS[:1]), encode_batch(_LETTERS), encode_batch([])]
+_CHAIN = extend_chain(_START, _PAGES[0])
 _WINDOWS = [
-    Window(_STORE, 1, 2, 0, 5, 1, _START, [SentPage(1, _CHAIN, _PAGES[0])]),
-    Window(
+    StreamWindow(_STORE, 1, 2, 0, 5, 1, _START, [WireBatch(1, _CHAIN, _PAGES[0])]),
+    StreamWindow(
         _STORE,
         1,
         2,
@@ -49,25 +57,25 @@ _WINDOWS = [
         5,
         1,
         _START,
-        [SentPage(1, _CHAIN, None), SentPage(2, extend(_CHAIN, _PAGES[1]), _PAGES[1])],
+        [WireBatch(1, _CHAIN, None), WireBatch(2, extend_chain(_CHAIN, _PAGES[1]), _PAGES[1])],
     ),
-    Window(_STORE, 1, 2, 1, 5, 2, _CHAIN, []),
+    StreamWindow(_STORE, 1, 2, 1, 5, 2, _CHAIN, []),
 ]
-_OFFERS = [Offer(_STORE, 1, 2, 3), Offer(_STORE, 0, 0, 0, version=9)]
+_OFFERS = [StreamOpen(_STORE, 1, 2, 3), StreamOpen(_STORE, 0, 0, 0, version=9)]
 _ANSWERS = [
-    Answer(Verdict.ACCEPTED, 0, _START, 1 << 30, []),
-    Answer(Verdict.FULL, 9, _CHAIN, 0, [Refusal(8, "too large", "9 bytes")]),
+    StreamAck(WindowStatus.ACCEPTED, 0, _START, 1 << 30, []),
+    StreamAck(WindowStatus.FULL, 9, _CHAIN, 0, [MessageRejection(8, "too large", "9 bytes")]),
 ]
-_ENTRY = BridgeEntry("internal.peers.beta", "10.0.0.2:26502", "beta")
-_TO_BRIDGE: list[ToBridge] = [
-    Snapshot("alpha", "p2p.inbound.alpha", [_ENTRY]),
-    Create("alpha", _ENTRY),
-    Delete("alpha", "internal.peers.beta"),
-    HealthCheck(7),
+_ENTRY = BridgeRoute("internal.peers.beta", "10.0.0.2:26502", "beta")
+_TO_BRIDGE: list[BridgeCommand] = [
+    BridgeSnapshot("alpha", "p2p.inbound.alpha", [_ENTRY]),
+    BridgeCreate("alpha", _ENTRY),
+    BridgeDelete("alpha", "internal.peers.beta"),
+    BridgeStatusRequest(7),
 ]
-_TO_NODE: list[ToNode] = [
-    SnapshotRequest("alpha.bridge"),
-    Health(7, "alpha", 3, [BridgeHealth("beta", "10.0.0.2:1", "sending", 5, None)]),
+_TO_NODE: list[BridgeReport] = [
+    BridgeSnapshotRequest("alpha.bridge"),
+    BridgeManagerStatus(7, "alpha", 3, [BridgeStatus("beta", "10.0.0.2:1", "sending", 5, None)]),
 ]
 
 
@@ -86,27 +94,27 @@ def validate_message(
 
 def check_page(data: bytes) -> None:
     """Any bytes are a page or malformed; what is read has room in every database."""
-    validate_message(decode_page, encode_exchange, data)
+    validate_message(decode_batch, encode_exchange, data)
     try:
-        letters = decode_page(data)
+        letters = decode_batch(data)
     except MalformedPayloadError:
         return
     for letter in letters:
-        numbers = (letter.posted_ms, letter.due_ms, letter.expires_ms, letter.id // 2)
+        numbers = (letter.sent_ms, letter.deliver_at_ms, letter.expires_ms, letter.id // 2)
         require(all(0 <= it < _NUMBER_MAX for it in numbers), f"{letter} fits no table")
 
 
 def check_intake(data: bytes) -> None:
     """Whatever a window holds, only a row without gaps that continues the stream is taken."""
     try:
-        window = decode(Window, data)
+        window = decode_stream_message(StreamWindow, data)
     except MalformedPayloadError:
         return
     for watermark, chain in ((0, _START), (1, _CHAIN)):
-        taken: list[FreshPage] = []
+        taken: list[NewBatch] = []
         try:
-            taken.extend(sift(watermark, chain, window))
-        except (GapBefore, StreamDivergedError):
+            taken.extend(new_batches(watermark, chain, window))
+        except (SequenceGap, StreamDivergedError):
             continue
         for fresh in taken:
             require(fresh.first == watermark + 1, f"{fresh.first} follows {watermark}")
@@ -119,28 +127,28 @@ TARGETS = [
     Target("durable-page", check_page, _PAGES),
     Target(
         "durable-offer",
-        partial(validate_message, partial(decode, Offer), encode_exchange),
+        partial(validate_message, partial(decode_stream_message, StreamOpen), encode_exchange),
         [encode_exchange(it) for it in _OFFERS],
     ),
     Target(
         "durable-answer",
-        partial(validate_message, partial(decode, Answer), encode_exchange),
+        partial(validate_message, partial(decode_stream_message, StreamAck), encode_exchange),
         [encode_exchange(it) for it in _ANSWERS],
     ),
     Target(
         "durable-window",
-        partial(validate_message, partial(decode, Window), encode_exchange),
+        partial(validate_message, partial(decode_stream_message, StreamWindow), encode_exchange),
         [encode_exchange(it) for it in _WINDOWS],
     ),
     Target("durable-intake", check_intake, [encode_exchange(it) for it in _WINDOWS]),
     Target(
         "durable-to-bridge",
-        partial(validate_message, decode_for_bridge, encode_control),
+        partial(validate_message, decode_bridge_command, encode_control),
         [encode_control(it) for it in _TO_BRIDGE],
     ),
     Target(
         "durable-to-node",
-        partial(validate_message, decode_for_node, encode_control),
+        partial(validate_message, decode_bridge_report, encode_control),
         [encode_control(it) for it in _TO_NODE],
     ),
 ]

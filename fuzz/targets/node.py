@@ -20,8 +20,17 @@ from postroad.cells import CellPath
 from postroad.cells.delivery.envelope import Envelope, MessageKind
 from postroad.cells.delivery.envelope_codec import encode_envelope
 from postroad.cluster.messaging import decode_with
-from postroad.core.errors import PostroadError, Reject
+from postroad.core.codec import Codec
+from postroad.core.errors import MalformedPayloadError, PostroadError, Reject
 from postroad.node import content, durable_events
+
+
+class _Order(msgspec.Struct):
+    item: str
+    count: int = 1
+    tags: list[str] = []
+    parent: _Order | None = None
+
 
 _QUEUE = "orders"
 _NODE = "S1"
@@ -53,6 +62,13 @@ def read_guaranteed(data: bytes) -> None:
     require(envelope.destination == content.path_to(_QUEUE), f"{envelope} is for another queue")
     aged, _ = content.aged(body, envelope, 1.0)
     content.read_message(aged, _QUEUE, _NODE)
+
+
+def read_typed(data: bytes) -> None:
+    """A body that fits the type of its queue survives being encoded again."""
+    codec = Codec(_Order)
+    order = codec.decode(data)
+    require(codec.decode(codec.encode(order)) == order, f"{order} changed")
 
 
 def read_ask(data: bytes) -> None:
@@ -111,6 +127,11 @@ TARGETS = [
         "node-durable-event",
         partial(check_reading, durable_events._read, (Reject,)),
         [_event(), _event(hops=3, data=None, tracing=True)],
+    ),
+    Target(
+        "node-typed-queue",
+        partial(check_reading, read_typed, (MalformedPayloadError,)),
+        [b'{"item": "tea"}', b'{"item": "tea", "tags": ["a"], "parent": {"item": "", "count": 0}}'],
     ),
     Target(
         "admin-ask",

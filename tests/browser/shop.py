@@ -13,9 +13,9 @@ from typing import ClassVar, Literal
 import msgspec
 
 from postroad.cells import Cell, CellMessage
-from postroad.durable import Draft, Message, Retry, Transaction
-from postroad.flows import Flow, FlowError, flow
-from postroad.node import Node, consumes, current_node
+from postroad.durable import Message, OutgoingMessage, RetryPolicy, Transaction
+from postroad.flows import FlowContext, FlowError, flow
+from postroad.node import Node, Queue, consumes, current_node
 from postroad.services import Context, Service, action, event
 
 MARKUP = "<img src=x onerror=\"document.title='broken in'\">"
@@ -27,6 +27,9 @@ class Order(msgspec.Struct):
     item: str
     count: int
     customer: str = "ann"
+
+
+LABELS = Queue("labels", Order)
 
 
 class Shelves:
@@ -69,7 +72,7 @@ class Shop(Service):
     async def order(self, ctx: Context, order: Order) -> str:
         """Take an order; from then on it cannot be lost."""
         node = current_node()
-        id = await node.mail.post(node.name, "orders", msgspec.json.encode(order))
+        id = await node.queues.send("orders", msgspec.json.encode(order), to=node.name)
         return f"order {id}"
 
     @action
@@ -83,8 +86,8 @@ class Shop(Service):
         """Have so many messages that nobody can handle, each for a reason of its own."""
         node = current_node()
         bodies = [str(number).encode() for number in range(count)]
-        drafts = [Draft(peer=node.name, queue="flood", body=it) for it in bodies]
-        return len(await node.mail.post_all(drafts))
+        drafts = [OutgoingMessage(to=node.name, queue="flood", body=it) for it in bodies]
+        return len(await node.queues.send_many(drafts))
 
     @event("shop.opened")
     async def on_opened(self, ctx: Context) -> None:
@@ -94,7 +97,7 @@ class Shop(Service):
 # Durable messages.
 
 
-@consumes("orders", retry=Retry(attempts=1))
+@consumes("orders", retry=RetryPolicy(max_attempts=1))
 async def sell(message: Message, tx: Transaction) -> None:
     """Fails until there is some of it."""
     order = msgspec.json.decode(message.body, type=Order)
@@ -103,13 +106,13 @@ async def sell(message: Message, tx: Transaction) -> None:
     await tx.execute("INSERT INTO sold VALUES (?, ?)", (order.item, order.count))
 
 
-@consumes("flood", retry=Retry(attempts=1))
+@consumes("flood", retry=RetryPolicy(max_attempts=1))
 async def drown(message: Message, tx: Transaction) -> None:
     """Always fails."""
     raise RuntimeError(f"no room for {message.body.decode()}")
 
 
-@consumes("stubborn", retry=Retry(first_s=3600, max_s=3600))
+@consumes("stubborn", retry=RetryPolicy(initial_delay_s=3600, max_delay_s=3600))
 async def insist(message: Message, tx: Transaction) -> None:
     """Fails, and tries again much later."""
     raise RuntimeError(f"not today: {message.body.decode()}")
@@ -144,38 +147,38 @@ def refuse(item: str) -> None:
 
 
 @flow
-async def buy(flow: Flow, item: str, count: int = 1) -> str:
+async def buy(ctx: FlowContext, item: str, count: int = 1) -> str:
     """Reserve, charge, pack and send."""
-    flow.progress("reserving")
-    await flow.step(reserve, item, count)
-    paid = await flow.step(charge, "ann", 250 * count)
-    await flow.sleep(0.05)
-    flow.progress("packing")
-    label = await flow.step(print_label, item)
+    ctx.set_progress("reserving")
+    await ctx.step(reserve, item, count)
+    paid = await ctx.step(charge, "ann", 250 * count)
+    await ctx.sleep(0.05)
+    ctx.set_progress("packing")
+    label = await ctx.step(print_label, item)
     return f"{paid}, {label}"
 
 
 @flow
-async def deliver(flow: Flow, item: str) -> None:
+async def deliver(ctx: FlowContext, item: str) -> None:
     """Fails with an error that nobody expected."""
-    await flow.step(reserve, item, 1)
-    await flow.step(fail, item)
+    await ctx.step(reserve, item, 1)
+    await ctx.step(fail, item)
 
 
 @flow
-async def take_back(flow: Flow, item: str) -> None:
+async def take_back(ctx: FlowContext, item: str) -> None:
     """Refuses."""
-    await flow.step(refuse, item)
+    await ctx.step(refuse, item)
 
 
 @flow
-async def approve(flow: Flow, order: Order) -> str:
+async def approve(ctx: FlowContext, order: Order) -> str:
     """Wait for somebody who says yes."""
-    flow.answer("order", lambda: order.item)
-    flow.progress("waiting for somebody")
-    await flow.step(reserve, order.item, order.count)
-    answer = await flow.signal("approved", str)
-    await flow.step(charge, order.customer, 100)
+    ctx.set_query_handler("order", lambda: order.item)
+    ctx.set_progress("waiting for somebody")
+    await ctx.step(reserve, order.item, order.count)
+    answer = await ctx.wait_for_signal("approved", str)
+    await ctx.step(charge, order.customer, 100)
     return answer
 
 
@@ -199,7 +202,7 @@ parrot = Relay("parrot")
 @asynccontextmanager
 async def lifespan(node: Node) -> AsyncIterator[None]:
     """Keep a little going on while the node runs."""
-    async with node.mail.transaction() as tx:
+    async with node.queues.transaction() as tx:
         await tx.execute("CREATE TABLE IF NOT EXISTS sold (item TEXT, count INTEGER)")
     await node.flows.schedule("nightly", "30 2 * * *", buy, "paper")
     await node.flows.schedule("hourly", "0 * * * *", buy, "ink")
@@ -213,6 +216,6 @@ async def lifespan(node: Node) -> AsyncIterator[None]:
 async def _trade(node: Node) -> None:
     for number in itertools.count():
         receipt = msgspec.json.encode({"receipt": number})
-        await node.mail.post(node.name, "receipts", receipt, key=str(number % 3))
+        await node.queues.send("receipts", receipt, to=node.name, key=str(number % 3))
         await node.broker.call("greeter.hello", {"name": "Ann"})
         await asyncio.sleep(0.05)

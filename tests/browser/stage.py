@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from postroad.admin.client import Client, find_nodes
+from tests.support.servers.process import end_with_us
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOKEN, READ_TOKEN = "token-that-allows-everything", "token-that-allows-to-look"
@@ -102,10 +103,11 @@ async def running_node(
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "postroad", "node", "start", "--drain-s", "0.1", *options),
             cwd=directory,
-            env={**outside(), "PYTHONPATH": str(REPOSITORY)},
+            env={**outside(), "PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}"},
             stdout=log,
             stderr=log,
         )
+    guard = end_with_us(process.pid)
     try:
         url = await _wait_for(process, directory, name, token)
         yield RunningNode(name, url, process)
@@ -113,6 +115,8 @@ async def running_node(
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
         await process.wait()
+        guard.kill()
+        guard.communicate()
 
 
 def outside() -> dict[str, str]:

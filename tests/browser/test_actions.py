@@ -84,6 +84,21 @@ async def test_messages_are_posted_looked_at_paused_moved_and_purged(
     assert (await alpha.call("queue.show", queue="elsewhere"))["depth"] == 0
 
 
+async def test_message_of_a_typed_queue_is_written_in_a_form(
+    dashboard: Dashboard, alpha: RunningNode
+) -> None:
+    await alpha.call("queue.post", queue="labels", body={"item": "rope", "count": 1})
+    await dashboard.enter("/queues/labels")
+    await dashboard.expect_text("main", "Order")
+    await dashboard.press("queue.post")
+    await dashboard.field("item").fill("sail")
+    await dashboard.field("count").fill("2")
+    await dashboard.confirm("Post")
+    await expect(dashboard.row("sail")).to_be_visible(timeout=WAIT_MS)
+    _, message = await alpha.call("queue.peek", queue="labels")
+    assert message["body"] == '{"item":"sail","count":2}'
+
+
 async def test_an_action_is_copied_without_the_token(
     dashboard: Dashboard, alpha: RunningNode
 ) -> None:

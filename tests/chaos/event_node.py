@@ -19,7 +19,7 @@ import asyncio
 import sys
 
 from postroad import run
-from postroad.durable import StaticDirectory
+from postroad.durable import StaticPeerDirectory
 from postroad.node import DurableEvents
 from postroad.services.broker import Broker
 from postroad.services.context import Context
@@ -62,7 +62,7 @@ class Listener(Service):
 class Node(CommandedNode):
     """What the commands are about."""
 
-    def __init__(self, broker: Broker, directory: StaticDirectory) -> None:
+    def __init__(self, broker: Broker, directory: StaticPeerDirectory) -> None:
         super().__init__(directory)
         self._broker = broker
 

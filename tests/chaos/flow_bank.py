@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from postroad.durable import Transaction
-from postroad.flows import Flow, Session, flow, responds_to
-from postroad.flows.definition import Definition
-from postroad.flows.errors import FlowError, PeerFailed, SessionEnded
+from postroad.flows import (
+    INJECTED,
+    FlowContext,
+    FlowSession,
+    StepId,
+    SyncFlowContext,
+    SyncFlowSession,
+    flow,
+    responder,
+)
+from postroad.flows.definition import FlowDefinition
+from postroad.flows.errors import FlowError, PeerFlowFailedError, SessionEndedError
 from tests.support.durable.mail_node import execute
 
 TABLES = {
@@ -58,15 +68,26 @@ class Order(msgspec.Struct, frozen=True):
 # Functions of steps.
 
 
-async def move(payment: str, cents: int, *, tx: Transaction, step_id: str) -> None:
+async def move(
+    payment: str, cents: int, *, tx: Transaction = INJECTED, step_id: StepId = INJECTED
+) -> None:
     await execute(tx, MOVE, payment, cents, step_id)
 
 
-async def note(subject: str, text: str, *, tx: Transaction) -> None:
+async def move_parts(
+    payment: str, cents: int, parts: int, *, tx: Transaction = INJECTED, step_id: StepId = INJECTED
+) -> None:
+    for number in range(parts):
+        await execute(tx, MOVE, payment, cents, f"{step_id}/{number}")
+
+
+async def note(subject: str, text: str, *, tx: Transaction = INJECTED) -> None:
     await execute(tx, NOTE, subject, text)
 
 
-async def note_slowly(subject: str, text: str, *, tx: Transaction, step_id: str) -> None:
+async def note_slowly(
+    subject: str, text: str, *, tx: Transaction = INJECTED, step_id: StepId = INJECTED
+) -> None:
     """Keep the transaction open until a file is there."""
     await execute(tx, NOTE, subject, text)
     Outside.write(subject, "waits", step_id)
@@ -75,17 +96,21 @@ async def note_slowly(subject: str, text: str, *, tx: Transaction, step_id: str)
         await asyncio.sleep(0.01)
 
 
-def act(subject: str, what: str, *, step_id: str) -> str:
+def act(subject: str, what: str, *, step_id: StepId = INJECTED) -> str:
     Outside.write(subject, what, step_id)
     return what
 
 
-async def hang(subject: str, *, step_id: str) -> None:
+def look(subject: str, what: str, *, step_id: StepId = INJECTED) -> int:
+    return Outside.write(subject, what, step_id)
+
+
+async def hang(subject: str, *, step_id: StepId = INJECTED) -> None:
     Outside.write(subject, "hang", step_id)
     await asyncio.Event().wait()
 
 
-def fail_first(subject: str, *, step_id: str) -> str:
+def fail_first(subject: str, *, step_id: StepId = INJECTED) -> str:
     if Outside.write(subject, "fail", step_id) == 0:
         raise ConnectionError(AILING)
     return "well"
@@ -107,44 +132,41 @@ def know(subject: str) -> str:
 
 
 @flow
-async def pay(flow: Flow, peer: str, payment: str, cents: int) -> str:
+async def pay(ctx: FlowContext, peer: str, payment: str, cents: int) -> str:
     """Take money from here, and have another bank take it in; give it back if that fails."""
-    await flow.step(move, payment, -cents)
-    session = flow.open(peer)
+    await ctx.step(move, payment, -cents)
+    session = ctx.open_session(peer)
     try:
         receipt = await session.send_and_receive(Order(payment, cents), str)
-    except PeerFailed:
-        await flow.step(move, payment, cents)
+    except PeerFlowFailedError:
+        await ctx.step(move, payment, cents)
         raise
-    await flow.step(note, payment, receipt)
+    await ctx.step(note, payment, receipt)
     return receipt
 
 
-@responds_to(pay)
-async def credit(flow: Flow, session: Session) -> None:
+@responder(pay)
+async def credit(ctx: FlowContext, session: FlowSession) -> None:
     order = await session.receive(Order)
     if order.cents > CENTS_MAX:
         raise FlowError(f"{order.payment} is too much")
-    await flow.step(move, order.payment, order.cents)
+    await ctx.step(move, order.payment, order.cents)
     await session.send(f"took {order.payment}")
 
 
 @flow
-async def pay_both(flow: Flow, peers: list[str], payment: str, cents: int) -> list[str]:
+async def pay_both(ctx: FlowContext, peers: list[str], payment: str, cents: int) -> list[str]:
     """Pay to several banks at once."""
-    async with flow.transaction() as tx:
-        for number, peer in enumerate(peers):
-            step_id = f"{flow.id}/{peer}/{number}"
-            await execute(tx, MOVE, payment, -cents, step_id)
-    sessions = [flow.open(peer) for peer in peers]
-    await flow.send_all({session: Order(payment, cents) for session in sessions})
-    return await flow.receive_all(sessions, str)
+    await ctx.step(move_parts, payment, -cents, len(peers))
+    sessions = [ctx.open_session(peer) for peer in peers]
+    await ctx.send_all({session: Order(payment, cents) for session in sessions})
+    return await ctx.receive_all(sessions, str)
 
 
-@responds_to(pay_both)
-async def credit_part(flow: Flow, session: Session) -> None:
+@responder(pay_both)
+async def credit_part(ctx: FlowContext, session: FlowSession) -> None:
     order = await session.receive(Order)
-    await flow.step(move, order.payment, order.cents)
+    await ctx.step(move, order.payment, order.cents)
     await session.send(f"took {order.payment}")
 
 
@@ -152,218 +174,314 @@ async def credit_part(flow: Flow, session: Session) -> None:
 
 
 @flow
-async def dictate(flow: Flow, peer: str, subject: str) -> int:
+async def dictate(ctx: FlowContext, peer: str, subject: str) -> int:
     """Say many lines in a row, with a rest in the midst, and close; do more after that."""
-    session = flow.open(peer)
+    session = ctx.open_session(peer)
     for number in range(LINES // 2):
         await session.send(f"{subject} {number}")
-    await flow.signal("more", bool)
+    await ctx.wait_for_signal("more", bool)
     for number in range(LINES // 2, LINES):
         await session.send(f"{subject} {number}")
     await session.close()
-    await flow.step(act, subject, "closed")
+    await ctx.step(act, subject, "closed")
     return LINES
 
 
-@responds_to(dictate)
-async def listen(flow: Flow, session: Session) -> list[str]:
+@responder(dictate)
+async def listen(ctx: FlowContext, session: FlowSession) -> list[str]:
     """Have all of it wait, then take it down until the other end says no more."""
-    await flow.signal("listen", bool)
+    await ctx.wait_for_signal("listen", bool)
     lines: list[str] = []
     try:
         while True:
             lines.append(await session.receive(str))
-    except SessionEnded:
+    except SessionEndedError:
         lines.append("end")
     for line in lines:
-        await flow.step(note, lines[0].split()[0], line)
+        await ctx.step(note, lines[0].split()[0], line)
     return lines
 
 
 @flow
-async def ask(flow: Flow, peer: str, subject: str) -> str:
+async def ask(ctx: FlowContext, peer: str, subject: str) -> str:
     """Ask something, and wait for what may never come."""
-    return await flow.open(peer).send_and_receive(subject, str)
+    return await ctx.open_session(peer).send_and_receive(subject, str)
 
 
-@responds_to(ask)
-async def answer(flow: Flow, session: Session) -> str:
+@responder(ask)
+async def answer(ctx: FlowContext, session: FlowSession) -> str:
     """Answer when told to; note how the other end took it."""
     subject = await session.receive(str)
-    await flow.signal("answer", bool)
+    await ctx.wait_for_signal("answer", bool)
     try:
         await session.send(f"about {subject}")
         heard = await session.receive(str)
     except FlowError as error:
         heard = type(error).__name__
-    await flow.step(note, subject, heard)
+    await ctx.step(note, subject, heard)
     return heard
 
 
 @flow
-async def blurt(flow: Flow, peer: str, subject: str) -> None:
+async def blurt(ctx: FlowContext, peer: str, subject: str) -> None:
     """Fail before the other end has said anything."""
-    await flow.open(peer).send(subject)
+    await ctx.open_session(peer).send(subject)
     raise FlowError(f"{subject} was a mistake")
 
 
-@responds_to(blurt)
-async def hear_out(flow: Flow, session: Session) -> str:
+@responder(blurt)
+async def hear_out(ctx: FlowContext, session: FlowSession) -> str:
     subject = await session.receive(str)
     try:
         heard = await session.receive(str)
-    except PeerFailed as error:
+    except PeerFlowFailedError as error:
         heard = f"{error.kind} {error}"
-    await flow.step(note, subject, heard)
+    await ctx.step(note, subject, heard)
     return heard
 
 
 @flow
-async def collect(flow: Flow, peer: str, subject: str) -> list[str]:
+async def collect(ctx: FlowContext, peer: str, subject: str) -> list[str]:
     """Take lines from another bank, with an error in the midst that passes."""
-    session = flow.open(peer)
+    session = ctx.open_session(peer)
     await session.send(subject)
     lines = [await session.receive(str) for _ in range(LINES // 2)]
-    await flow.step(fail_first, subject)
+    await ctx.step(fail_first, subject)
     lines += [await session.receive(str) for _ in range(LINES // 2)]
-    await flow.step(note, subject, " ".join(lines))
+    await ctx.step(note, subject, " ".join(lines))
     return lines
 
 
-@responds_to(collect)
-async def recite(flow: Flow, session: Session) -> None:
+@responder(collect)
+async def recite(ctx: FlowContext, session: FlowSession) -> None:
     subject = await session.receive(str)
     for number in range(LINES):
         await session.send(f"{subject}-{number}")
-        await flow.step(act, subject, f"said-{number}")
+        await ctx.step(act, subject, f"said-{number}")
 
 
 @flow(version=2)
-async def order(flow: Flow, peer: str, subject: str) -> str:
-    return await flow.open(peer).send_and_receive(subject, str)
+async def order(ctx: FlowContext, peer: str, subject: str) -> str:
+    return await ctx.open_session(peer).send_and_receive(subject, str)
 
 
-@responds_to(order, versions=[1])
-async def take_order(flow: Flow, session: Session) -> None:
-    await flow.step(note, await session.receive(str), "taken")
+@responder(order, versions=[1])
+async def take_order(ctx: FlowContext, session: FlowSession) -> None:
+    await ctx.step(note, await session.receive(str), "taken")
 
 
 # Alone.
 
 
 @flow
-async def errand(flow: Flow, subject: str) -> list[str]:
+async def errand(ctx: FlowContext, subject: str) -> list[str]:
     """Do things outside, one after the other."""
-    return [await flow.step(act, subject, what) for what in ("first", "second", "third")]
+    return [await ctx.step(act, subject, what) for what in ("first", "second", "third")]
 
 
 @flow
-async def errands(flow: Flow, subject: str) -> list[str]:
+async def browse(ctx: FlowContext, subject: str) -> list[int]:
+    """Only look, twice, and write down what there was."""
+    first = await ctx.read(look, subject, "first")
+    second = await ctx.read(look, subject, "second")
+    await ctx.step(note, subject, f"{first} {second}")
+    return [first, second]
+
+
+@flow
+async def errands(ctx: FlowContext, subject: str) -> list[str]:
     """Do things outside, all at the same time."""
-    return await flow.gather(
-        *(flow.step(act, subject, f"branch-{number}") for number in range(BRANCHES))
+    return await ctx.gather(
+        *(ctx.step(act, subject, f"branch-{number}") for number in range(BRANCHES))
     )
 
 
 @flow
-async def choose(flow: Flow, subject: str) -> str:
+async def choose(ctx: FlowContext, subject: str) -> str:
     """Take what comes first, and let the other go."""
-    chosen, _ = await flow.select(
-        hang=flow.step(hang, subject), first=flow.signal("first", bool), second=_second(flow)
+    chosen, _ = await ctx.select(
+        hang=ctx.step(hang, subject), first=ctx.wait_for_signal("first", bool), second=_second(ctx)
     )
-    await flow.step(note, subject, chosen)
+    await ctx.step(note, subject, chosen)
     return chosen
 
 
-async def _second(flow: Flow) -> bool:
-    return await flow.signal("second", bool)
+async def _second(ctx: FlowContext) -> bool:
+    return await ctx.wait_for_signal("second", bool)
 
 
 @flow
-async def nap(flow: Flow, subject: str, seconds: float) -> float:
+async def nap(ctx: FlowContext, subject: str, seconds: float) -> float:
     """Rest; returns for how long, as this flow sees it."""
-    began = flow.now()
-    await flow.sleep(seconds)
-    await flow.step(note, subject, "awake")
-    return (flow.now() - began).total_seconds()
+    began = ctx.now()
+    await ctx.sleep(seconds)
+    await ctx.step(note, subject, "awake")
+    return (ctx.now() - began).total_seconds()
 
 
 @flow
-async def whole(flow: Flow, subject: str) -> str:
+async def whole(ctx: FlowContext, subject: str) -> str:
     """Do something, and have a part of it be another flow."""
-    await flow.step(note, subject, "before")
-    await flow.step(act, subject, "before")
-    got = await flow.call(part, subject)
-    await flow.step(note, subject, "after")
+    await ctx.step(note, subject, "before")
+    await ctx.step(act, subject, "before")
+    got = await ctx.run_subflow(part, subject)
+    await ctx.step(note, subject, "after")
     return got
 
 
 @flow
-async def part(flow: Flow, subject: str) -> str:
-    await flow.step(note, subject, "inside")
-    return await flow.step(act, subject, "inside")
+async def part(ctx: FlowContext, subject: str) -> str:
+    await ctx.step(note, subject, "inside")
+    return await ctx.step(act, subject, "inside")
 
 
 @flow
-async def ail(flow: Flow, subject: str) -> str:
+async def ail(ctx: FlowContext, subject: str) -> str:
     """Meet an error that passes."""
-    await flow.step(note, subject, "before")
-    state = await flow.step(fail_first, subject)
-    await flow.step(note, subject, "after")
+    await ctx.step(note, subject, "before")
+    state = await ctx.step(fail_first, subject)
+    await ctx.step(note, subject, "after")
     return state
 
 
 @flow
-async def heed(flow: Flow, subject: str) -> list[int]:
+async def heed(ctx: FlowContext, subject: str) -> list[int]:
     """Hear one number while a transaction is open, and another one later."""
-    await flow.step(note_slowly, subject, "slowly")
-    first = await flow.signal("number", int)
-    await flow.step(note, subject, "heard")
-    return [first, await flow.signal("number", int)]
+    await ctx.step(note_slowly, subject, "slowly")
+    first = await ctx.wait_for_signal("number", int)
+    await ctx.step(note, subject, "heard")
+    return [first, await ctx.wait_for_signal("number", int)]
 
 
 # Those whose code is not always the same.
 
 
-def _journey(*stages: str) -> Definition[[str], list[str]]:
+def _journey(*stages: str) -> FlowDefinition[[str], list[str]]:
     @flow(name="journey")
-    async def journey(flow: Flow, subject: str) -> list[str]:
+    async def journey(ctx: FlowContext, subject: str) -> list[str]:
         """Go from place to place, and wait in the midst."""
         seen = []
         for stage in stages:
             if stage == "wait":
-                await flow.signal("go", bool)
+                await ctx.wait_for_signal("go", bool)
             else:
-                seen.append(await flow.step(act, subject, stage, name=stage.partition("-")[0]))
+                seen.append(
+                    await ctx.step.with_options(name=stage.partition("-")[0])(act, subject, stage)
+                )
         return seen
 
     return journey
 
 
-def _doubt(function: Callable[[str], Any]) -> Definition[[str], str]:
+def _doubt(function: Callable[[str], Any]) -> FlowDefinition[[str], str]:
     @flow(name="doubt")
-    async def doubt(flow: Flow, subject: str) -> str:
+    async def doubt(ctx: FlowContext, subject: str) -> str:
         """Ask somebody who may not know."""
-        await flow.step(note, subject, "before")
-        found = await flow.step(function, subject, name="ask")
-        await flow.step(note, subject, "after")
+        await ctx.step(note, subject, "before")
+        found = await ctx.step.with_options(name="ask")(function, subject)
+        await ctx.step(note, subject, "after")
         return str(found)
 
     return doubt
 
 
-_ALWAYS: list[Definition[Any, Any]] = [
+_ALWAYS: list[FlowDefinition[Any, Any]] = [
     *(pay, pay_both, dictate, ask, blurt, collect, order),
-    *(errand, errands, choose, nap, whole, part, ail, heed),
+    *(errand, browse, errands, choose, nap, whole, part, ail, heed),
 ]
-_RESPONDERS: list[Definition[Any, Any]] = [
+_RESPONDERS: list[FlowDefinition[Any, Any]] = [
     *(credit, credit_part, listen, answer, hear_out, recite, take_order),
 ]
+
+
+# The same as plain functions.
+
+
+@flow(name="pay")
+def plain_pay(ctx: SyncFlowContext, peer: str, payment: str, cents: int) -> str:
+    ctx.step(move, payment, -cents)
+    session = ctx.open_session(peer)
+    try:
+        receipt = session.send_and_receive(Order(payment, cents), str)
+    except PeerFlowFailedError:
+        ctx.step(move, payment, cents)
+        raise
+    ctx.step(note, payment, receipt)
+    return receipt
+
+
+@responder(plain_pay, name="credit")
+def plain_credit(ctx: SyncFlowContext, session: SyncFlowSession) -> None:
+    order = session.receive(Order)
+    if order.cents > CENTS_MAX:
+        raise FlowError(f"{order.payment} is too much")
+    ctx.step(move, order.payment, order.cents)
+    session.send(f"took {order.payment}")
+
+
+@flow(name="errand")
+def plain_errand(ctx: SyncFlowContext, subject: str) -> list[str]:
+    return [ctx.step(act, subject, what) for what in ("first", "second", "third")]
+
+
+@flow(name="browse")
+def plain_browse(ctx: SyncFlowContext, subject: str) -> list[int]:
+    first = ctx.read(look, subject, "first")
+    second = ctx.read(look, subject, "second")
+    ctx.step(note, subject, f"{first} {second}")
+    return [first, second]
+
+
+@flow(name="errands")
+def plain_errands(ctx: SyncFlowContext, subject: str) -> list[str]:
+    def branch(number: int) -> str:
+        return ctx.step(act, subject, f"branch-{number}")
+
+    return ctx.gather(*[partial(branch, number) for number in range(BRANCHES)])
+
+
+@flow(name="choose")
+def plain_choose(ctx: SyncFlowContext, subject: str) -> str:
+    chosen, _ = ctx.select(
+        hang=lambda: ctx.step(hang, subject),
+        first=partial(ctx.wait_for_signal, "first", bool),
+        second=partial(ctx.wait_for_signal, "second", bool),
+    )
+    ctx.step(note, subject, chosen)
+    return chosen
+
+
+@flow(name="whole")
+def plain_whole(ctx: SyncFlowContext, subject: str) -> str:
+    ctx.step(note, subject, "before")
+    ctx.step(act, subject, "before")
+    got = ctx.run_subflow(plain_part, subject)
+    ctx.step(note, subject, "after")
+    return got
+
+
+@flow(name="part")
+def plain_part(ctx: SyncFlowContext, subject: str) -> str:
+    ctx.step(note, subject, "inside")
+    return ctx.step(act, subject, "inside")
+
+
+_PLAIN = {
+    definition.name: definition
+    for definition in (
+        *(plain_pay, plain_credit, plain_errand, plain_browse, plain_errands, plain_choose),
+        *(plain_whole, plain_part),
+    )
+}
 _JOURNEY = _journey("home", "river", "wait", "hill")
 _USUAL = [*_ALWAYS, *_RESPONDERS]
 
-CODE: dict[str, list[Definition[Any, Any]]] = {
+CODE: dict[str, list[FlowDefinition[Any, Any]]] = {
     "usual": [*_USUAL, _JOURNEY, _doubt(refuse)],
+    "plain": [
+        *[_PLAIN.get(definition.name, definition) for definition in _USUAL],
+        *(_JOURNEY, _doubt(refuse)),
+    ],
     "silent": [*_ALWAYS, _JOURNEY, _doubt(refuse)],
     "odd": [*_USUAL, _JOURNEY, _doubt(hand_out)],
     "mended": [*_USUAL, _JOURNEY, _doubt(know)],

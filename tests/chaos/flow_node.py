@@ -49,8 +49,9 @@ import msgspec
 from postroad import run
 from postroad.core import fault_points as faults
 from postroad.core.errors import NotRunningError, PostroadError, StoreUnavailableError
-from postroad.durable import Mail, StaticDirectory
-from postroad.flows import FlowHandle, Flows, FlowsConfig
+from postroad.durable import DurableQueues, StaticPeerDirectory
+from postroad.flows import FlowHandle, FlowsConfig, FlowService, events
+from postroad.flows.events import FlowTransition
 from tests.chaos import flow_bank
 from tests.support.durable.mail_node import limit_files, make_mail, make_tables
 
@@ -62,11 +63,15 @@ AT_ONCE = 20
 class FlowExecutioner:
     """Sends this process a signal when a fault point is reached for the n-th time as it should."""
 
-    def __init__(self, flows: Flows, where: str, count: int, number: int) -> None:
+    def __init__(self, flows: FlowService, where: str, count: int, number: int) -> None:
         self._left = count
         self._number = number
         self._flows = flows
         self._where = [] if where == "-" else [it.partition("=")[::2] for it in where.split("&")]
+        # What is misspelt would never be reached.
+        for key, value in self._where:
+            assert key != "has" or hasattr(FlowTransition, value), value
+            assert key != "event" or hasattr(events, value), value
 
     def __call__(self, units: Sequence[Any] = (), **details: Any) -> None:
         if not self._where or (any(map(self._fits, units)) if units else self._suits(details)):
@@ -76,7 +81,7 @@ class FlowExecutioner:
 
     def _fits(self, unit: Any) -> bool:
         """Whether a commit is of the kind that is waited for."""
-        head = getattr(unit, "head", None)
+        head = getattr(unit, "state", None)
         found = {"unit": type(unit).__name__, "flow": "", "status": ""}
         if head is not None:
             found |= {"flow": head.name, "status": str(head.status)}
@@ -100,16 +105,18 @@ class FlowExecutioner:
         return True
 
     def _name(self, id: int) -> str:
-        resident = self._flows.engine.residents.get(id)
-        if resident is None or resident.machine is None:
+        loaded = self._flows.engine.loaded_flows.get(id)
+        if loaded is None or loaded.machine is None:
             return ""
-        return resident.machine.head.name
+        return loaded.machine.state.name
 
 
 class Bank:
     """What the commands are about."""
 
-    def __init__(self, mail: Mail, flows: Flows, directory: StaticDirectory) -> None:
+    def __init__(
+        self, mail: DurableQueues, flows: FlowService, directory: StaticPeerDirectory
+    ) -> None:
         self._mail = mail
         self._flows = flows
         self._directory = directory
@@ -163,7 +170,7 @@ class Bank:
         flows = self._flows
         match command, words:
             case "begin", (client, flow, args):
-                return (await flows.begin_as(client, self._find(flow), *args)).id
+                return (await flows.start_flow_with_id(client, self._find(flow), *args)).id
             case "result", (client,):
                 return await self._result(client)
             case "list", ():
@@ -172,9 +179,9 @@ class Bank:
             case "operate", (what, id, args):
                 return await self._operate(what, id, *args)
             case "forget", (client,):
-                await flows.forget(client)
+                await flows.delete(client)
             case "post", (peer, queue, text):
-                await self._mail.post(peer, queue, text.encode())
+                await self._mail.send(queue, text.encode(), to=peer)
             case "schedule", (name, cron, flow, args):
                 await flows.schedule(name, cron, self._find(flow), *args)
             case _:
@@ -187,7 +194,7 @@ class Bank:
         return definition
 
     async def _result(self, client: str) -> dict[str, Any]:
-        handle = await self._flows.attach(client)
+        handle = await self._flows.get_by_client_id(client)
         try:
             return {"value": await handle.result()}
         except PostroadError as error:
@@ -215,7 +222,7 @@ class Bank:
         peer, is_shared = self._chance.choice(peers), self._chance.random() < 0.2
 
         def begin() -> Awaitable[FlowHandle[Any]]:
-            begin_as = self._flows.begin_as
+            begin_as = self._flows.start_flow_with_id
             if is_shared:
                 return begin_as(payment, flow_bank.pay_both, peers, payment, cents)
             return begin_as(payment, flow_bank.pay, peer, payment, cents)
@@ -235,7 +242,7 @@ class Bank:
 async def serve(name: str, store: str, port: str, outside: str, code: str, *arm: str) -> None:
     flow_bank.Outside.path = Path(outside)
     service, mail, peers = make_mail(name, store, port)
-    flows = Flows(mail, flow_bank.CODE[code], FLOWS)
+    flows = FlowService(mail, flow_bank.CODE[code], FLOWS)
     bank = Bank(mail, flows, peers)
     if arm:
         bank.arm(arm[0], arm[1], arm[2])

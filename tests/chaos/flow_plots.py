@@ -123,7 +123,7 @@ class PayTooMuch(Pay):
         return outcome
 
     def check(self, outcome: Any) -> None:
-        assert outcome["error"] == "PeerFailed"
+        assert outcome["error"] == "PeerFlowFailedError"
         assert f"{self.subject} is too much" in outcome["text"]
         assert self.error_ids[0] == self.error_ids[1] != ""
         assert self.payer.moves(self.subject) == [-self.cents, self.cents]
@@ -185,8 +185,8 @@ class KillFlow(Plot):
         return outcome
 
     def check(self, outcome: Any) -> None:
-        assert outcome == {"error": "FlowKilled", "text": "enough"}
-        assert self.payee.notes(self.subject) == ["PeerFailed"]
+        assert outcome == {"error": "FlowKilledError", "text": "enough"}
+        assert self.payee.notes(self.subject) == ["PeerFlowFailedError"]
         self.check_statuses("killed", "done")
 
 
@@ -228,7 +228,7 @@ class BeRejected(Plot):
     flow = "order"
 
     def check(self, outcome: Any) -> None:
-        assert outcome["error"] == "SessionRejected"
+        assert outcome["error"] == "SessionRejectedError"
         assert "take_order talks to versions 1 of order, not to 2" in outcome["text"]
         assert self.payee.notes(self.subject) == []
         self.check_statuses("failed", None)
@@ -248,6 +248,23 @@ class RunErrand(Alone):
     def check(self, outcome: Any) -> None:
         assert outcome == {"value": ["first", "second", "third"]}
         self.check_outside(3)
+
+
+class Browse(Alone):
+    """What was looked at again is what everything that came of it has."""
+
+    flow = "browse"
+
+    def check(self, outcome: Any) -> None:
+        first, second = outcome["value"]
+        assert self.payer.notes(self.subject) == [f"{first} {second}"]
+        done = Counter(what for what, _ in self.payer.done_outside(self.subject))
+        assert done == {"first": first + 1, "second": second + 1}
+        before = Counter(what for what, _ in self.done_before)
+        # Both, or none: they are in one commit.
+        assert self.recorded in (0, 2, 3)
+        last = 1 if self.recorded else 0
+        assert (first, second) == (before["first"] - last, before["second"] - last)
 
 
 class RunErrands(Alone):
@@ -340,6 +357,7 @@ PLOTS: dict[str, type[Plot]] = {
     "collect": Collect,
     "be rejected": BeRejected,
     "run an errand": RunErrand,
+    "browse": Browse,
     "run errands": RunErrands,
     "choose": Choose,
     "nap": Nap,

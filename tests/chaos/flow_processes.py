@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from postroad.flows.head import parse_id, show_id
+from postroad.flows.head import format_flow_id, parse_flow_id
 from tests.support.durable.mail_processes import (
     READER,
     SQLITE,
@@ -120,15 +120,15 @@ class FlowNode(MailNode):
     # What its store and its file tell.
 
     def status(self, id: str) -> str:
-        rows = self.query("SELECT status FROM postroad_flows WHERE id = ?", parse_id(id))
+        rows = self.query("SELECT status FROM postroad_flows WHERE id = ?", parse_flow_id(id))
         return str(rows[0][0]) if rows else "unknown"
 
     def responders(self, id: str) -> list[str]:
         """The flows here that respond to one of another bank."""
         rows = self.query(
-            "SELECT id FROM postroad_flows WHERE origin_flow = ? ORDER BY id", parse_id(id)
+            "SELECT id FROM postroad_flows WHERE origin_flow = ? ORDER BY id", parse_flow_id(id)
         )
-        return [show_id(number) for (number,) in rows]
+        return [format_flow_id(number) for (number,) in rows]
 
     def moves(self, payment: str) -> list[int]:
         """How money went in a payment."""

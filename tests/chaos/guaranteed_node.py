@@ -21,7 +21,7 @@ import sys
 
 from postroad import run
 from postroad.cells import CellDomain, CellMessage, Role, StaticCoreDiscovery
-from postroad.durable import Mail, StaticDirectory
+from postroad.durable import DurableQueues, StaticPeerDirectory
 from postroad.node import GuaranteedConfig, GuaranteedQueues
 from tests.support.cells.nodes import QUICK
 from tests.support.durable.mail_node import (
@@ -48,7 +48,11 @@ class Node(CommandedNode):
     """What the commands are about."""
 
     def __init__(
-        self, domain: CellDomain, mail: Mail, queues: GuaranteedQueues, directory: StaticDirectory
+        self,
+        domain: CellDomain,
+        mail: DurableQueues,
+        queues: GuaranteedQueues,
+        directory: StaticPeerDirectory,
     ) -> None:
         super().__init__(directory)
         self._domain = domain

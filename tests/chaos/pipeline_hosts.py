@@ -45,7 +45,6 @@ PER_S = 100
 """Lines and payments that come each second."""
 _JVM = "org.apache.spark.deploy.SparkSubmit"
 _LOG_BYTES = 5_000
-_DEAD_LETTERS = 4
 
 CLEARING_JOB = """
 name = "clearing"
@@ -153,7 +152,7 @@ NODE = """
 name = "bank"
 data = "bank"
 
-[mail]
+[queues]
 store = "bank.db"
 
 [pipeline]

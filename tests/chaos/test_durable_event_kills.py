@@ -74,21 +74,21 @@ def check(nodes: list[EventNode], count: int, after: object) -> None:
 
 KILLS = {
     "the sender": [
-        Kill(SENDER, "durable.commit.before", "Posting"),
-        Kill(SENDER, "durable.commit.after", "Posting", 3),
+        Kill(SENDER, "durable.commit.before", "SendMutation"),
+        Kill(SENDER, "durable.commit.after", "SendMutation", 3),
         Kill(SENDER, "node.events.taken", nth=5),
         Kill(SENDER, "node.events.passed", nth=3),
-        Kill(SENDER, "durable.commit.before", "Handling"),
-        Kill(SENDER, "durable.commit.after", "Handling"),
+        Kill(SENDER, "durable.commit.before", "DispositionMutation"),
+        Kill(SENDER, "durable.commit.after", "DispositionMutation"),
         Kill(SENDER, "durable.bridge.after_send", nth=2),
     ],
     "a group": [
         Kill(LEFT, "durable.intake.after_accept"),
         Kill(LEFT, "node.events.taken", nth=3),
         Kill(LEFT, "node.events.handled", nth=4),
-        Kill(LEFT, "durable.commit.before", "Handling"),
-        Kill(LEFT, "durable.commit.after", "Handling", 2),
-        Kill(LEFT, "durable.commit.reported", "Handling"),
+        Kill(LEFT, "durable.commit.before", "DispositionMutation"),
+        Kill(LEFT, "durable.commit.after", "DispositionMutation", 2),
+        Kill(LEFT, "durable.commit.reported", "DispositionMutation"),
     ],
 }
 

@@ -59,11 +59,42 @@ async def town(lasting_town: Town) -> Town:
 @pytest.mark.parametrize(("lasting_town", "plot", "kill"), CASES, indirect=["lasting_town"])
 async def test_flows_around_a_kill_come_to_their_end(plot: str, kill: Kill, town: Town) -> None:
     story = PLOTS[plot](town, f"{plot} {kill.victim} {kill.name}".replace(" ", "-"))
+    await tell_with_a_death(town, story, kill)
+
+
+FORMS = ("pay", "be paid", "browse", "run an errand", "run errands", "choose", "call a subflow")
+"""What is also written as plain functions."""
+IN_BOTH_FORMS = [
+    pytest.param(SQLITE, plot, kill, forms, id=f"{plot} {kill.name} {forms[1]}".replace(" ", "-"))
+    for plot, kill in cover(
+        [case for case in EVERY if case[0] in FORMS and not case[1].again], points_and_plots
+    )
+    for forms in (("usual", "plain"), ("plain", "usual"), ("plain", "plain"))
+]
+
+
+@pytest.mark.parametrize(
+    ("lasting_town", "plot", "kill", "forms"), IN_BOTH_FORMS, indirect=["lasting_town"]
+)
+async def test_flows_go_on_after_a_kill_in_either_form(
+    plot: str, kill: Kill, forms: tuple[str, str], town: Town
+) -> None:
+    name = f"{plot} {kill.victim} {kill.name} {' '.join(forms)}".replace(" ", "-")
+    story = PLOTS[plot](town, name)
+    victim = town.find(kill.victim)
+    await victim.kill()
+    await victim.start(forms[0])
+    introduce(*town)
+    await tell_with_a_death(town, story, kill, forms[1])
+
+
+async def tell_with_a_death(town: Town, story: Plot, kill: Kill, code: str = "usual") -> None:
+    """Have a story happen in which somebody dies, and comes back with some code."""
     victim = town.find(kill.victim)
     victim.tell("arm", kill.point, kill.where, kill.nth)
     acting = asyncio.get_running_loop().create_task(story.act())
     try:
-        await live_through(town, story, kill)
+        await live_through(town, story, kill, code)
         try:
             outcome = await acting
         except Died:
@@ -76,7 +107,7 @@ async def test_flows_around_a_kill_come_to_their_end(plot: str, kill: Kill, town
     assert [bank.dead for bank in town] == [[]] * len(town)
 
 
-async def live_through(town: Town, story: Plot, kill: Kill) -> None:
+async def live_through(town: Town, story: Plot, kill: Kill, code: str) -> None:
     """Wait until the victim dies, and start it again."""
     victim = town.find(kill.victim)
     await victim.dies()
@@ -84,7 +115,7 @@ async def live_through(town: Town, story: Plot, kill: Kill) -> None:
     if kill.again:
         await victim.launch("usual", kill.again, "-", "1")
         await victim.dies()
-    await victim.start()
+    await victim.start(code)
     introduce(*town)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from postroad.flows.head import parse_id
+from postroad.flows.head import parse_flow_id
 from postroad.flows.messages import QUEUE
 from tests.chaos.flow_bank import LINES
 from tests.chaos.flow_processes import FlowNode, all_ended, flow_nodes
@@ -130,13 +130,13 @@ async def test_letter_for_a_flow_that_is_gone_is_done_with(
     await revive(payer, payee)
     await all_ended(payer, payee)
     assert payer.status(id) == ("killed" if state == "ended" else "unknown")
-    assert payee.notes("question") == ["PeerFailed"]
+    assert payee.notes("question") == ["PeerFlowFailedError"]
     assert payer.dead == payee.dead == []
 
 
 async def test_garbage_is_a_dead_letter_and_flows_go_on(payer: FlowNode, payee: FlowNode) -> None:
     """R11."""
-    payee.tell("arm", AFTER, "unit=Handling", 1)
+    payee.tell("arm", AFTER, "unit=DispositionMutation", 1)
     assert await payer.do("post", PAYEE, QUEUE, "garbage")
     await revive(payee, payer)
     payments = await begin_payments(payer, 1)
@@ -191,7 +191,7 @@ async def test_paused_flow_keeps_over_a_death_what_is_said_to_it(
     id = await payer.begin("letter", "dictate", PAYEE, "letter")
     responder = await responder_of(payee, id)
     assert await payee.operate("pause", responder)
-    payee.tell("arm", AFTER, "flow=listen&has=keeps", 1)
+    payee.tell("arm", AFTER, "flow=listen&has=buffered", 1)
     assert await payer.operate("signal", id, "more", True)
     await revive(payee, payer)
     assert await payer.result("letter") == {"value": LINES}
@@ -299,7 +299,7 @@ async def test_clock_set_back_between_processes_begins_nothing_again(payer: Flow
     # Its end is not the one that is waited for below.
     await all_ended(payer)
     long = await payer.begin("long", "nap", "long", 3600)
-    payer.tell("arm", AFTER, "flow=errand&has=is_over", 1)
+    payer.tell("arm", AFTER, "flow=errand&has=is_ended", 1)
     # It may die before it has answered.
     payer.tell("begin", "first", "errand", ["first"])
     await payer.dies()
@@ -307,8 +307,8 @@ async def test_clock_set_back_between_processes_begins_nothing_again(payer: Flow
 
     await payer.start()
     assert await payer.do(*daily)
-    assert parse_id(await payer.begin("first", "errand", "first")) == last
-    assert parse_id(await payer.begin("second", "errand", "second")) > last
+    assert parse_flow_id(await payer.begin("first", "errand", "first")) == last
+    assert parse_flow_id(await payer.begin("second", "errand", "second")) > last
     for client in ("first", "second"):
         assert await payer.result(client) == {"value": ["first", "second", "third"]}
         assert len(set(payer.done_outside(client))) == 3
@@ -331,12 +331,12 @@ async def test_clock_set_back_does_not_shorten_a_sleep(payer: FlowNode) -> None:
 
 
 SOFT_STOPS = [
-    (PAYER, HANDLED, "flow=pay&event=StepDone", 5),
+    (PAYER, HANDLED, "flow=pay&event=StepCompleted", 5),
     (PAYER, kill_scenarios.DONE, "step=move", 5),
     (PAYER, "flows.commit.durable", "flow=pay", 5),
-    (PAYER, AFTER, "flow=pay&has=is_over", 1),
+    (PAYER, AFTER, "flow=pay&has=is_ended", 1),
     (PAYEE, LETTER, "-", 5),
-    (PAYEE, HANDLED, "flow=credit&event=Admitted", 5),
+    (PAYEE, HANDLED, "flow=credit&event=FlowAdmitted", 5),
     (PAYEE, kill_scenarios.BEGINS, "step=move", 5),
 ]
 

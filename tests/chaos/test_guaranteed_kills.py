@@ -25,17 +25,17 @@ SENDER, CORE, CONSUMER = "sender", "core", "consumer"
 
 KILLS = {
     "while it is sent": [
-        Kill(SENDER, "durable.commit.before", "Posting"),
-        Kill(SENDER, "durable.commit.after", "Posting", 3),
-        Kill(SENDER, "durable.commit.reported", "Posting", 5),
+        Kill(SENDER, "durable.commit.before", "SendMutation"),
+        Kill(SENDER, "durable.commit.after", "SendMutation", 3),
+        Kill(SENDER, "durable.commit.reported", "SendMutation", 5),
     ],
     "while it is sent on": [
         Kill(SENDER, "durable.consumer.taken", nth=7),
         Kill(SENDER, "node.guaranteed.passed"),
         Kill(SENDER, "node.guaranteed.passed", nth=11),
         Kill(SENDER, "durable.consumer.handled", nth=5),
-        Kill(SENDER, "durable.commit.before", "Handling"),
-        Kill(SENDER, "durable.commit.after", "Handling"),
+        Kill(SENDER, "durable.commit.before", "DispositionMutation"),
+        Kill(SENDER, "durable.commit.after", "DispositionMutation"),
         Kill(SENDER, "durable.bridge.before_send", nth=2),
         Kill(SENDER, "durable.bridge.after_send", nth=2),
         Kill(SENDER, "durable.bridge.accepted"),
@@ -46,7 +46,7 @@ KILLS = {
     ],
     "while it comes in": [
         Kill(CONSUMER, "durable.intake.before_accept", nth=2),
-        Kill(CONSUMER, "durable.commit.after", "Acceptance"),
+        Kill(CONSUMER, "durable.commit.after", "WindowMutation"),
         Kill(CONSUMER, "durable.intake.after_accept"),
     ],
     "while it is handled": [
@@ -54,9 +54,9 @@ KILLS = {
         Kill(CONSUMER, "node.guaranteed.handed_over"),
         Kill(CONSUMER, "node.guaranteed.handed_over", nth=9),
         Kill(CONSUMER, "durable.consumer.handled", nth=5),
-        Kill(CONSUMER, "durable.commit.before", "Handling"),
-        Kill(CONSUMER, "durable.commit.after", "Handling", 3),
-        Kill(CONSUMER, "durable.commit.reported", "Handling"),
+        Kill(CONSUMER, "durable.commit.before", "DispositionMutation"),
+        Kill(CONSUMER, "durable.commit.after", "DispositionMutation", 3),
+        Kill(CONSUMER, "durable.commit.reported", "DispositionMutation"),
     ],
 }
 

@@ -55,7 +55,7 @@ SLOW = Path(__file__).with_name("slow")
 
 def parse(segment):
     if SLOW.exists():
-        time.sleep(0.05)
+        time.sleep(0.2)
     return {"n": int(segment["n"])}
 """
 
@@ -89,7 +89,7 @@ class ClearingJob:
                 stderr=output,
             )
 
-    def feed(self, count: int = 600) -> None:
+    def feed(self, count: int = 150) -> None:
         """Bring more; the job ends when it has done all."""
         values = ["bad" if n == BAD else n for n in range(self._count, self._count + count)]
         lines = "".join(json.dumps({"n": value}) + "\n" for value in values)
@@ -137,8 +137,9 @@ class ClearingJob:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[SparkHosts]:
-    with spark_hosts(tmp_path) as cluster:
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SparkHosts]:
+    """With as many workers as the test says."""
+    with spark_hosts(tmp_path, workers=request.param) as cluster:
         yield cluster
 
 
@@ -155,13 +156,13 @@ def job(cluster: SparkHosts, tmp_path: Path) -> Iterator[ClearingJob]:
         job.stop()
 
 
+@pytest.mark.parametrize("cluster", [1], indirect=True)
 def test_lost_master_is_said_within_a_minute_and_the_job_goes_on_with_the_next(
     cluster: SparkHosts, job: ClearingJob
 ) -> None:
     master = re.escape(cluster.master)
     cluster.kill_master()
     cluster.kill_executors(0)
-    cluster.kill_executors(1)
     job.expect(rf"job 'clearing': the Spark master at {master} does not answer; the job has \d")
     job.expect("job 'clearing' starts Spark again")
     cluster.start_master()
@@ -176,6 +177,7 @@ def test_lost_master_is_said_within_a_minute_and_the_job_goes_on_with_the_next(
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("cluster", [2], indirect=True)
 def test_host_that_is_cut_off_is_missed_within_a_minute_and_the_job_goes_on(
     cluster: SparkHosts, job: ClearingJob
 ) -> None:

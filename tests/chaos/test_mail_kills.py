@@ -36,11 +36,11 @@ SENDER, RECEIVER = "sender", "receiver"
 
 KILLS = {
     "into the outbox": [
-        Kill(SENDER, "durable.commit.before", "Posting", ids="S1"),
-        Kill(SENDER, "durable.commit.before", "Posting", 3, ids="S1"),
-        Kill(SENDER, "durable.commit.after", "Posting", ids="S2"),
-        Kill(SENDER, "durable.commit.after", "Posting", 6, ids="S2"),
-        Kill(SENDER, "durable.commit.reported", "Posting", ids="S10"),
+        Kill(SENDER, "durable.commit.before", "SendMutation", ids="S1"),
+        Kill(SENDER, "durable.commit.before", "SendMutation", 3, ids="S1"),
+        Kill(SENDER, "durable.commit.after", "SendMutation", ids="S2"),
+        Kill(SENDER, "durable.commit.after", "SendMutation", 6, ids="S2"),
+        Kill(SENDER, "durable.commit.reported", "SendMutation", ids="S10"),
     ],
     "out of the outbox": [
         Kill(SENDER, "durable.bridge.before_send", ids="S4 B1"),
@@ -49,16 +49,16 @@ KILLS = {
         Kill(SENDER, "durable.bridge.after_send", nth=3, ids="S5 B2"),
         Kill(SENDER, "durable.bridge.accepted", ids="B4"),
         Kill(SENDER, "durable.bridge.accepted", nth=4, ids="B4"),
-        Kill(SENDER, "durable.commit.before", "Settlement", ids="B4"),
-        Kill(SENDER, "durable.commit.after", "Settlement", ids="B4"),
-        Kill(SENDER, "durable.commit.reported", "Settlement", ids="B4"),
+        Kill(SENDER, "durable.commit.before", "OutboxAckMutation", ids="B4"),
+        Kill(SENDER, "durable.commit.after", "OutboxAckMutation", ids="B4"),
+        Kill(SENDER, "durable.commit.reported", "OutboxAckMutation", ids="B4"),
     ],
     "into the inbox": [
         Kill(RECEIVER, "durable.intake.before_accept", ids="B2"),
         Kill(RECEIVER, "durable.intake.before_accept", nth=3, ids="B2 B5"),
-        Kill(RECEIVER, "durable.commit.before", "Acceptance", 2, ids="B2 B5"),
-        Kill(RECEIVER, "durable.commit.after", "Acceptance", ids="B3 R1"),
-        Kill(RECEIVER, "durable.commit.reported", "Acceptance", ids="B3 R1"),
+        Kill(RECEIVER, "durable.commit.before", "WindowMutation", 2, ids="B2 B5"),
+        Kill(RECEIVER, "durable.commit.after", "WindowMutation", ids="B3 R1"),
+        Kill(RECEIVER, "durable.commit.reported", "WindowMutation", ids="B3 R1"),
         Kill(RECEIVER, "durable.intake.after_accept", ids="B3 R1"),
         Kill(RECEIVER, "durable.intake.after_accept", nth=4, ids="B3 R8"),
     ],
@@ -67,10 +67,10 @@ KILLS = {
         Kill(RECEIVER, "durable.consumer.taken", nth=11, ids="R2 R7"),
         Kill(RECEIVER, "durable.consumer.handled", ids="S8"),
         Kill(RECEIVER, "durable.consumer.handled", nth=11, ids="S8 R7"),
-        Kill(RECEIVER, "durable.commit.before", "Handling", ids="R3"),
-        Kill(RECEIVER, "durable.commit.after", "Handling", ids="S3 S9 R4 R5"),
-        Kill(RECEIVER, "durable.commit.after", "Handling", 4, ids="S3 S9 R4 R5"),
-        Kill(RECEIVER, "durable.commit.reported", "Handling", ids="S9 R6"),
+        Kill(RECEIVER, "durable.commit.before", "DispositionMutation", ids="R3"),
+        Kill(RECEIVER, "durable.commit.after", "DispositionMutation", ids="S3 S9 R4 R5"),
+        Kill(RECEIVER, "durable.commit.after", "DispositionMutation", 4, ids="S3 S9 R4 R5"),
+        Kill(RECEIVER, "durable.commit.reported", "DispositionMutation", ids="S9 R6"),
     ],
     # The receiver has a bridge as well, and the sender a consumer.
     "on the way back": [
@@ -79,15 +79,15 @@ KILLS = {
         Kill(RECEIVER, "durable.bridge.accepted", ids="B4"),
         Kill(SENDER, "durable.intake.after_accept", ids="B3 R1"),
         Kill(SENDER, "durable.consumer.handled", ids="S8"),
-        Kill(SENDER, "durable.commit.after", "Handling", ids="R4"),
+        Kill(SENDER, "durable.commit.after", "DispositionMutation", ids="R4"),
     ],
 }
 
 REFUSALS = [
-    Kill(RECEIVER, "durable.commit.after", "Acceptance", ids="R9"),
+    Kill(RECEIVER, "durable.commit.after", "WindowMutation", ids="R9"),
     Kill(RECEIVER, "durable.intake.after_accept", ids="R9"),
     Kill(SENDER, "durable.bridge.accepted", ids="R9"),
-    Kill(SENDER, "durable.commit.after", "Settlement", ids="R9"),
+    Kill(SENDER, "durable.commit.after", "OutboxAckMutation", ids="R9"),
 ]
 
 

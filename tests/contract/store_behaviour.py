@@ -22,7 +22,7 @@ from postroad.core.errors import (
     StoreUnavailableError,
     UsageError,
 )
-from postroad.durable import MailConfig, Store
+from postroad.durable import DurableQueuesConfig, Store
 from postroad.durable.store import queries as query
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger, News
@@ -164,17 +164,17 @@ class OpeningBehaviour:
         await store.close()
 
     async def test_the_settings_of_the_node_are_those_of_its_bridge(self, place: Place) -> None:
-        config = MailConfig(windows_max=2, lease_s=0.5)
+        config = DurableQueuesConfig(windows_max=2, ack_timeout_s=0.5)
         async with (
             opened(place.store(), config=config) as node,
             opened(place.store(), role="bridge") as bridge,
         ):
             assert bridge.config == node.config == config
-        async with opened(place.store(), config=MailConfig()) as node:
-            assert node.config == MailConfig()
+        async with opened(place.store(), config=DurableQueuesConfig()) as node:
+            assert node.config == DurableQueuesConfig()
             await node.write(set_fact("config", '{"windows_max": 0}'))
         async with opened(place.store()) as node:
-            assert node.config == MailConfig(), "what is not valid is not used"
+            assert node.config == DurableQueuesConfig(), "what is not valid is not used"
 
     async def test_a_store_may_be_taken_over(self, place: Place) -> None:
         async with opened(place.store(), role="bridge") as old:
@@ -322,7 +322,7 @@ class CommitBehaviour:
             await posting.done
 
     async def test_too_much_that_is_unwritten_makes_others_wait(self, place: Place) -> None:
-        config = MailConfig(unwritten_bytes_max=1_000)
+        config = DurableQueuesConfig(write_queue_bytes_max=1_000)
         async with opened(place.store(), config=config) as store:
             first = posting_of(PEER, bytes(2_000))
             assert store.writer.has_room

@@ -10,6 +10,8 @@ import pytest
 from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Store
+from postroad.durable.bridges.protocol import WindowStatus
+from postroad.durable.bridges.receiver import WindowMutation
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger, News
 from postroad.durable.store.rows import InPage
@@ -77,6 +79,11 @@ def accepting(author: Correspondent, start: int, stop: int) -> Work[Arrival]:
     return Work(write)
 
 
+def arriving(author: Correspondent, start: int, stop: int, room: int = ROOM) -> WindowMutation:
+    """The unit of a node that receives some pages."""
+    return WindowMutation(SENDER, author.window(start, stop), OWN, room, 0)
+
+
 def failing(error: Exception) -> faults.Action:
     return once(raising(error))
 
@@ -115,6 +122,56 @@ class EarlyBehaviour:
             commit.go_on()
             assert (await accepted).watermark == 3
         assert listener.take() == [("news", [1, 2, 3])]
+        assert await ids(store) == [1, 2, 3]
+
+    async def test_idle_store_that_knows_the_sender_tells_at_once(
+        self, store: Store, author: Correspondent, listener: Listener
+    ) -> None:
+        await accept(store, author.window(0, 1))
+        listener.take()
+        first, second = arriving(author, 1, 2), arriving(author, 2, 3)
+        store.submit(first)
+        assert listener.take() == [("arriving", [3])]
+        # What comes behind it has to wait for its turn.
+        store.submit(second)
+        assert listener.take() == []
+        await asyncio.gather(first.done, second.done)
+        assert listener.take() == [("arriving", [4]), ("news", [3, 4])]
+        again = arriving(author, 1, 3)
+        store.submit(again)
+        await again.done
+        assert again.result.watermark == 4
+        assert listener.take() == []
+        assert await ids(store) == [1, 2, 3, 4]
+
+    async def test_mail_that_does_not_follow_is_not_told_at_once(
+        self, store: Store, author: Correspondent, listener: Listener
+    ) -> None:
+        await accept(store, author.window(0, 1))
+        listener.take()
+        behind, full = arriving(author, 2, 3), arriving(author, 1, 2, room=1)
+        for unit, verdict in ((behind, WindowStatus.GAP), (full, WindowStatus.FULL)):
+            store.submit(unit)
+            await unit.done
+            assert unit.result.verdict is verdict
+        assert listener.take() == []
+
+    async def test_what_was_told_at_once_and_is_not_to_be_stored_is_taken_back(
+        self, store: Store, author: Correspondent, listener: Listener
+    ) -> None:
+        await accept(store, author.window(0, 1))
+        listener.take()
+        unit = arriving(author, 1, 2)
+        store.submit(unit)
+        # As if something else had come before it.
+        (stream,) = store._ledger.streams._streams.values()
+        page = author.window(1, 2).batches[0]
+        stream.watermark, stream.chain = 3, page.chain
+        with pytest.raises(RuntimeError, match="not to be stored"):
+            await unit.done
+        assert listener.take() == [("arriving", [3]), ("withdrawn", [3])]
+        await accept(store, author.window(1, 2))
+        assert listener.take() == [("news", [3])]
         assert await ids(store) == [1, 2, 3]
 
     async def test_news_are_told_before_the_sender_is_answered(

@@ -9,10 +9,10 @@ import pytest
 
 from postroad.core import fault_points as faults
 from postroad.core.errors import OutboxFullError, StoreUnavailableError, TransactionAbortedError
-from postroad.durable import MailConfig, Store
-from postroad.durable.handling import Handling
-from postroad.durable.posting import Clerk, Post
-from postroad.durable.shelf import Entry, Lane, Shelf
+from postroad.durable import DurableQueuesConfig, Store
+from postroad.durable.consumers.disposition import DispositionMutation
+from postroad.durable.consumers.prefetch import KeySequence, PrefetchBuffer, QueuedMessage
+from postroad.durable.producer import EncodedMessage, MessageEncoder
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger, News
 from tests.contract.store_behaviour import Place, bodies
@@ -23,6 +23,7 @@ from tests.support.durable.nodes import (
     PEER,
     QUEUE,
     SENDER,
+    encode,
     make_aside,
     make_letter,
     once,
@@ -56,7 +57,9 @@ class HeldBehaviour:
 
     async def test_every_byte_that_comes_is_told(self, store: Store) -> None:
         scales = Scales(store)
-        await put(store, *numbered(2), make_letter(3, priority=1), make_letter(4, due_ms=LATER_MS))
+        await put(
+            store, *numbered(2), make_letter(3, priority=1), make_letter(4, deliver_at_ms=LATER_MS)
+        )
         held = (await scales.weigh())[SENDER]
         await put(store, make_letter(5, body=bytes(1_000)), sender="delta")
         await put(store, make_letter(6, body=bytes(1_000), priority=1), sender="delta")
@@ -65,7 +68,9 @@ class HeldBehaviour:
         assert 2_000 < after["delta"] < 2_200
 
     async def test_every_byte_that_goes_is_told_once(self, store: Store) -> None:
-        await put(store, *numbered(2), make_letter(3, priority=1), make_letter(4, due_ms=LATER_MS))
+        await put(
+            store, *numbered(2), make_letter(3, priority=1), make_letter(4, deliver_at_ms=LATER_MS)
+        )
         news: list[dict[str, int]] = []
         store.audience.add(lambda it: news.append(it.held))
         (page,) = await inbox(store)
@@ -131,47 +136,51 @@ class Outcomes:
         self._store = store
         self._done: list[asyncio.Future[Exception | None]] = []
 
-    def submit(self, lane: Lane, entry: Entry, *posts: Post) -> None:
+    def submit(self, lane: KeySequence, entry: QueuedMessage, *posts: EncodedMessage) -> None:
         """Have a message committed that was handled, with what its handler posted."""
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._done.append(done)
-        entry.lane = lane
+        entry.key_sequence = lane
 
-        def on_settled(unit: Handling, error: Exception | None) -> None:
+        def on_settled(unit: DispositionMutation, error: Exception | None) -> None:
             # As a consumer does.
             lane.is_broken |= error is not None
             done.set_result(error)
 
-        self._store.submit(Handling(on_settled, finished=(entry,), posts=posts))
+        self._store.submit(DispositionMutation(on_settled, finished=(entry,), sends=posts))
 
     async def kinds(self) -> list[type | None]:
         errors = await asyncio.gather(*self._done)
         return [None if error is None else type(error) for error in errors]
 
 
-async def take_all(store: Store) -> list[Entry]:
+async def take_all(store: Store) -> list[QueuedMessage]:
     """Everything in the pages of the queue."""
-    shelf = Shelf(is_ordered=False, held={})
+    shelf = PrefetchBuffer(is_ordered=False, held={})
     for page in await inbox(store):
-        shelf.add_page(page)
-    return [entry for _ in range(shelf.size) if (entry := shelf.take(lambda: NOW_MS)) is not None]
+        shelf.add_batch(page)
+    return [
+        entry for _ in range(shelf.size) if (entry := shelf.pop_next(lambda: NOW_MS)) is not None
+    ]
 
 
 class LaneBehaviour:
     """After a message that could not be committed, no later one of its key is."""
 
     async def test_a_refused_post_stops_those_behind_it(self, place: Place) -> None:
-        async with opened(place.store(), config=MailConfig(outbox_messages_max=1)) as store:
+        async with opened(
+            place.store(), config=DurableQueuesConfig(outbox_messages_max=1)
+        ) as store:
             await put(store, *numbered(4))
             entries = await take_all(store)
-            clerk = Clerk(store.config)
-            posts = [clerk.post(PEER, QUEUE, body) for body in (b"1", b"2", b"3")]
-            lane, outcomes = Lane(), Outcomes(store)
+            clerk = MessageEncoder(store.config, "alpha")
+            posts = [encode(clerk, PEER, QUEUE, body) for body in (b"1", b"2", b"3")]
+            lane, outcomes = KeySequence(), Outcomes(store)
             outcomes.submit(lane, entries[0])
             outcomes.submit(lane, entries[1], *posts[:2])
             outcomes.submit(lane, entries[2], posts[2])
             # Another key goes on.
-            outcomes.submit(Lane(), entries[3])
+            outcomes.submit(KeySequence(), entries[3])
             assert await outcomes.kinds() == [None, OutboxFullError, TransactionAbortedError, None]
             assert await ids(store) == [2, 3]
             assert await bodies(store) == []
@@ -179,14 +188,14 @@ class LaneBehaviour:
     async def test_a_failed_commit_stops_those_behind_it(self, store: Store) -> None:
         await put(store, *numbered(3))
         entries = await take_all(store)
-        lane, outcomes = Lane(), Outcomes(store)
+        lane, outcomes = KeySequence(), Outcomes(store)
         with faults.arm_fault_point(
             "durable.commit.before", once(raising(StoreUnavailableError("away")))
         ):
             outcomes.submit(lane, entries[0])
             assert await outcomes.kinds() == [StoreUnavailableError]
         outcomes.submit(lane, entries[1])
-        outcomes.submit(Lane(), entries[2])
+        outcomes.submit(KeySequence(), entries[2])
         assert await outcomes.kinds() == [StoreUnavailableError, TransactionAbortedError, None]
         assert await ids(store) == [1, 2]
 
@@ -194,12 +203,12 @@ class LaneBehaviour:
         await put(store, make_letter(1, priority=1))
         (aside,) = await asides(store)
         before = aside.due_ms
-        shelf = Shelf(is_ordered=False, held={})
-        shelf.add_aside(aside)
-        entry = shelf.take(lambda: LATER_MS)
+        shelf = PrefetchBuffer(is_ordered=False, held={})
+        shelf.add_deferred(aside)
+        entry = shelf.pop_next(lambda: LATER_MS)
         assert entry is not None
-        unit = Handling(lambda unit, error: None)
-        unit.hold_back(entry, due_ms=LATER_MS, failures=1, error="why")
+        unit = DispositionMutation(lambda unit, error: None)
+        unit.defer(entry, due_ms=LATER_MS, failures=1, error="why")
         with faults.arm_fault_point(
             "durable.commit.before", once(raising(StoreUnavailableError("away")))
         ):

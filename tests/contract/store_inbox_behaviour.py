@@ -9,11 +9,16 @@ import pytest
 
 from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
-from postroad.durable import Letter, MailConfig, Reason, Store
-from postroad.durable.exchange import Refusal, SentPage, Verdict, Window
-from postroad.durable.letters import NEVER_MS
+from postroad.durable import DeadLetterReason, DurableQueuesConfig, Store, StoredMessage
+from postroad.durable.bridges.protocol import (
+    MessageRejection,
+    StreamWindow,
+    WindowStatus,
+    WireBatch,
+)
 from postroad.durable.store import queries as query
 from postroad.durable.store.rows import AsideLetter, InPage
+from postroad.durable.stored_messages import NEVER_MS
 from tests.contract.store_behaviour import Place
 from tests.support.durable.nodes import (
     NOW_MS,
@@ -49,14 +54,14 @@ async def ids(store: Store, queue: str = QUEUE) -> list[int]:
     return [letter.id for letter in await store.read(query.browse_queue, queue, 1_000)]
 
 
-async def refusals_of(store: Store, after: int = 0, epoch: int = 1) -> list[Refusal]:
+async def refusals_of(store: Store, after: int = 0, epoch: int = 1) -> list[MessageRejection]:
     """What the store remembers to have refused."""
     stream = await store.read(query.find_stream, SENDER, STORE, epoch)
     assert stream is not None
     return await store.read(query.list_refusals, stream.id, after)
 
 
-def numbered(count: int, start: int = 1, **fields: Any) -> list[Letter]:
+def numbered(count: int, start: int = 1, **fields: Any) -> list[StoredMessage]:
     return [make_letter(number, **fields) for number in range(start, start + count)]
 
 
@@ -69,7 +74,7 @@ class StreamBehaviour:
 
     async def test_a_window_is_accepted(self, store: Store, sender: Correspondent) -> None:
         arrival = await accept(store, sender.window())
-        assert (arrival.verdict, arrival.watermark) == (Verdict.ACCEPTED, 6)
+        assert (arrival.verdict, arrival.watermark) == (WindowStatus.ACCEPTED, 6)
         assert (arrival.chain, arrival.refusals) == (sender.chains[3], [])
         assert await ids(store) == [1, 2, 3, 4, 5, 6]
         assert {page.sender for page in await inbox(store)} == {SENDER}
@@ -78,7 +83,7 @@ class StreamBehaviour:
         async with opened(place.store()) as store:
             await accept(store, sender.window(0, 2))
             arrival = await accept(store, sender.window(0, 2))
-            assert (arrival.verdict, arrival.watermark) == (Verdict.ACCEPTED, 3)
+            assert (arrival.verdict, arrival.watermark) == (WindowStatus.ACCEPTED, 3)
         async with opened(place.store()) as store:
             await accept(store, sender.window(1))
             await accept(store, sender.window())
@@ -87,7 +92,7 @@ class StreamBehaviour:
     async def test_a_gap_is_told(self, store: Store, sender: Correspondent) -> None:
         await accept(store, sender.window(0, 1))
         arrival = await accept(store, sender.window(2))
-        assert (arrival.verdict, arrival.watermark) == (Verdict.GAP, 2)
+        assert (arrival.verdict, arrival.watermark) == (WindowStatus.GAP, 2)
         assert arrival.chain == sender.chains[1]
         assert await ids(store) == [1, 2]
 
@@ -95,7 +100,7 @@ class StreamBehaviour:
         await accept(store, sender.window(0, 1))
         other = Correspondent([numbered(2, 7), numbered(4, 9)])
         arrival = await accept(store, other.window())
-        assert (arrival.verdict, arrival.watermark) == (Verdict.DIVERGED, 2)
+        assert (arrival.verdict, arrival.watermark) == (WindowStatus.DIVERGED, 2)
         assert arrival.detail
         assert await ids(store) == [1, 2]
 
@@ -108,23 +113,27 @@ class StreamBehaviour:
 
     async def test_pages_without_letters_count(self, store: Store, sender: Correspondent) -> None:
         window = sender.window()
-        window.pages[1] = msgspec.structs.replace(window.pages[1], letters=None)
+        window.batches[1] = msgspec.structs.replace(window.batches[1], data=None)
         arrival = await accept(store, window)
-        assert (arrival.verdict, arrival.watermark, arrival.refusals) == (Verdict.ACCEPTED, 6, [])
+        assert (arrival.verdict, arrival.watermark, arrival.refusals) == (
+            WindowStatus.ACCEPTED,
+            6,
+            [],
+        )
         assert await ids(store) == [1, 2, 4, 5, 6]
 
     async def test_there_may_not_be_room_for_all(self, store: Store, sender: Correspondent) -> None:
-        room = len(sender.pages[0].letters or b"") + 1
+        room = len(sender.pages[0].data or b"") + 1
         arrival = await accept(store, sender.window(), room=room)
-        assert (arrival.verdict, arrival.watermark) == (Verdict.FULL, 2)
+        assert (arrival.verdict, arrival.watermark) == (WindowStatus.FULL, 2)
         assert arrival.chain == sender.chains[1]
         arrival = await accept(store, sender.window(1), room=0)
-        assert (arrival.verdict, arrival.watermark) == (Verdict.FULL, 2)
+        assert (arrival.verdict, arrival.watermark) == (WindowStatus.FULL, 2)
         assert (await accept(store, sender.window(1))).watermark == 6
 
     async def test_one_page_is_taken_of_any_size(self, store: Store, sender: Correspondent) -> None:
         arrival = await accept(store, sender.window(), room=0)
-        assert (arrival.verdict, arrival.watermark) == (Verdict.FULL, 2)
+        assert (arrival.verdict, arrival.watermark) == (WindowStatus.FULL, 2)
 
     async def test_failed_commit_accepts_nothing(self, store: Store, sender: Correspondent) -> None:
         with faults.arm_fault_point(
@@ -141,7 +150,7 @@ class StreamBehaviour:
         assert (await ids(store, "a"), await ids(store, "b")) == ([1, 3], [2])
 
     async def test_times_are_understood_by_the_clock_of_the_sender(self, store: Store) -> None:
-        letters = [make_letter(1, due_ms=NOW_MS + 50), make_letter(2)]
+        letters = [make_letter(1, deliver_at_ms=NOW_MS + 50), make_letter(2)]
         # The sender's clock is 300 ms late.
         await accept(store, Correspondent([letters]).window(now_ms=NOW_MS - 300))
         (aside,), (page,) = await asides(store), await inbox(store)
@@ -153,16 +162,16 @@ class RefusalBehaviour:
     """What is not taken is remembered until its sender has it."""
 
     async def test_letters_that_are_not_taken(self, place: Place) -> None:
-        cases: list[tuple[dict[str, Any], Reason]] = [
-            ({"queue": "closed"}, Reason.UNKNOWN_QUEUE),
-            ({"queue": "no name"}, Reason.UNKNOWN_QUEUE),
-            ({"queue": "x\0"}, Reason.UNKNOWN_QUEUE),
-            ({"key": "a\0"}, Reason.UNREADABLE),
-            ({"key": "k" * 2_000}, Reason.UNREADABLE),
-            ({"body": bytes(1_001)}, Reason.TOO_LARGE),
-            ({"expires_ms": NOW_MS - 300}, Reason.EXPIRED),
+        cases: list[tuple[dict[str, Any], DeadLetterReason]] = [
+            ({"queue": "closed"}, DeadLetterReason.UNKNOWN_QUEUE),
+            ({"queue": "no name"}, DeadLetterReason.UNKNOWN_QUEUE),
+            ({"queue": "x\0"}, DeadLetterReason.UNKNOWN_QUEUE),
+            ({"key": "a\0"}, DeadLetterReason.UNREADABLE),
+            ({"key": "k" * 2_000}, DeadLetterReason.UNREADABLE),
+            ({"body": bytes(1_001)}, DeadLetterReason.TOO_LARGE),
+            ({"expires_ms": NOW_MS - 300}, DeadLetterReason.EXPIRED),
         ]
-        config = MailConfig(message_bytes_max=1_000)
+        config = DurableQueuesConfig(message_bytes_max=1_000)
         async with opened(place.store(), config=config) as store:
             store.use_rule(lambda sender, queue: queue != "closed")
             for epoch, (fields, reason) in enumerate(cases, 1):
@@ -170,12 +179,12 @@ class RefusalBehaviour:
                 author = Correspondent([letters], epoch=epoch)
                 arrival = await accept(store, author.window(now_ms=NOW_MS - 300))
                 assert [(it.number, it.reason) for it in arrival.refusals] == [(2, reason)], fields
-                assert (arrival.verdict, arrival.watermark) == (Verdict.ACCEPTED, 3), fields
+                assert (arrival.verdict, arrival.watermark) == (WindowStatus.ACCEPTED, 3), fields
                 assert await ids(store) == [1, 3] * epoch, fields
                 assert await refusals_of(store, epoch=epoch) == arrival.refusals, fields
 
     async def test_no_more_queues_than_allowed_are_opened(self, place: Place) -> None:
-        async with opened(place.store(), config=MailConfig(queues_max=2)) as store:
+        async with opened(place.store(), config=DurableQueuesConfig(queues_max=2)) as store:
             letters = [make_letter(1, queue="a"), make_letter(2, queue="b")]
             sender = Correspondent(
                 [letters, [make_letter(3, queue="c"), make_letter(4, queue="a")]]
@@ -185,7 +194,7 @@ class RefusalBehaviour:
             assert list(await store.read(query.list_queues)) == ["a", "b"]
 
     async def test_no_more_queues_are_opened_by_one_page_either(self, place: Place) -> None:
-        async with opened(place.store(), config=MailConfig(queues_max=2)) as store:
+        async with opened(place.store(), config=DurableQueuesConfig(queues_max=2)) as store:
             letters = [make_letter(number, queue=f"queue-{number}") for number in range(1, 6)]
             arrival = await accept(store, Correspondent([letters]).window())
             assert [it.number for it in arrival.refusals] == [3, 4, 5]
@@ -193,25 +202,25 @@ class RefusalBehaviour:
     @pytest.mark.parametrize(
         "page",
         [
-            SentPage(2, b"x" * 16, b"\x90"),
-            SentPage(2, Correspondent([numbered(1)]).chains[1], b"\xc1"),
+            WireBatch(2, b"x" * 16, b"\x90"),
+            WireBatch(2, Correspondent([numbered(1)]).chains[1], b"\xc1"),
         ],
         ids=["changed", "nonsense"],
     )
-    async def test_a_page_that_nobody_can_read(self, store: Store, page: SentPage) -> None:
+    async def test_a_page_that_nobody_can_read(self, store: Store, page: WireBatch) -> None:
         start = Correspondent([])
-        window = Window(STORE, 1, 1, 0, NOW_MS, 1, start.chains[0], [page])
+        window = StreamWindow(STORE, 1, 1, 0, NOW_MS, 1, start.chains[0], [page])
         arrival = await accept(store, window)
         assert [(it.number, it.reason) for it in arrival.refusals] == [
-            (1, Reason.UNREADABLE),
-            (2, Reason.UNREADABLE),
+            (1, DeadLetterReason.UNREADABLE),
+            (2, DeadLetterReason.UNREADABLE),
         ]
         assert (arrival.watermark, arrival.chain) == (2, page.chain)
 
     async def test_a_page_with_fewer_letters_than_told(self, store: Store) -> None:
         sender = Correspondent([numbered(1)])
         window = sender.window()
-        window.pages[0] = msgspec.structs.replace(window.pages[0], count=3)
+        window.batches[0] = msgspec.structs.replace(window.batches[0], count=3)
         arrival = await accept(store, window)
         assert [it.number for it in arrival.refusals] == [1, 2, 3]
         assert await store.read(query.list_queues) == {}

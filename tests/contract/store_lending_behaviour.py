@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
 from postroad.core.errors import TransactionAbortedError, UsageError
-from postroad.durable import MailConfig, Store, Transaction
-from postroad.durable.posting import Clerk
+from postroad.durable import DurableQueuesConfig, Store, Transaction
+from postroad.durable.producer import MessageEncoder
 from tests.contract.store_behaviour import Place, bodies, keep, make_table, rows
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.nodes import PEER, opened, post, posting_of
@@ -155,7 +156,7 @@ class LendingBehaviour:
 
         turn = await store.begin()
         await turn.call(try_all)
-        with pytest.raises(UsageError, match=r"commit\(\) would end .* return from the function"):
+        with pytest.raises(UsageError, match=r"commit\(\) is not .* return from the function"):
             await turn.call(lambda connection: connection.commit())
         with pytest.raises(Exception, match=r"one statement|multiple commands"):
             await turn.call(lambda connection: connection.execute("SELECT 1; COMMIT"))
@@ -184,13 +185,29 @@ class LendingBehaviour:
             lambda: cursor.connection,
             lambda: cursor.close(),
             lambda: setattr(cursor, "arraysize", 2),
-            lambda: next(cursor),
         ]
         for use in uses:
             with pytest.raises(UsageError, match="has ended"):
                 use()
-        with pytest.raises(Exception, match=r"has ended|closed"):
-            next(iterator)
+        for rows_left in (cursor, iterator):
+            with pytest.raises(Exception, match=r"has ended|closed"):
+                next(rows_left)
+        await keep(turn)
+        assert await rows(store) == [1]
+
+    async def test_connection_used_by_another_thread_is_refused(self, store: Store) -> None:
+        def hand_over(connection: Any) -> None:
+            cursor = connection.execute("SELECT x FROM mine")
+            uses: list[Callable[[], object]] = [connection.cursor, lambda: cursor.fetchone()]
+            uses.append(lambda: insert(connection, 2))
+            with ThreadPoolExecutor(1) as other:
+                for use in uses:
+                    with pytest.raises(UsageError, match="another thread"):
+                        other.submit(use).result()
+            insert(connection, 1)
+
+        turn = await store.begin()
+        await turn.call(hand_over)
         await keep(turn)
         assert await rows(store) == [1]
 
@@ -268,7 +285,9 @@ class LendingBehaviour:
             goes_on.wait(DEADLINE_S)
             insert(connection, 2)
 
-        async with opened(place.store(), config=MailConfig(transaction_s=0.05)) as store:
+        async with opened(
+            place.store(), config=DurableQueuesConfig(transaction_timeout_s=0.05)
+        ) as store:
             await make_table(store)
             turn = await store.begin()
             calling = asyncio.create_task(turn.call(work))
@@ -294,30 +313,30 @@ class LendingBehaviour:
         turn.end(None)
 
     async def test_a_transaction_runs_functions_with_arguments(self, store: Store) -> None:
-        tx = Transaction(store, Clerk(MailConfig()))
+        tx = Transaction(store, MessageEncoder(DurableQueuesConfig(), "alpha"))
 
         def add(connection: Any, *numbers: int, also: int) -> int:
             for number in (*numbers, also):
                 insert(connection, number)
             return len(numbers) + 1
 
-        assert await tx.run(add, 1, 2, also=3) == 3
+        assert await tx.run_sync(add, 1, 2, also=3) == 3
         assert await tx.execute("SELECT COUNT(*) FROM mine") == [(3,)]
         turn = tx.close()
         assert turn is not None
         await keep(turn)
         assert await rows(store) == [1, 2, 3]
         with pytest.raises(UsageError, match="over"):
-            await tx.run(add, also=4)
+            await tx.run_sync(add, also=4)
 
     async def test_a_coroutine_function_is_no_function(self, store: Store) -> None:
-        tx = Transaction(store, Clerk(MailConfig()))
+        tx = Transaction(store, MessageEncoder(DurableQueuesConfig(), "alpha"))
 
         async def work(connection: Any) -> None:
             raise AssertionError
 
-        for run in (tx.run, tx.run_session):
+        for run in (tx.run_sync, tx.run_in_session):
             with pytest.raises(UsageError, match=r"await tx\.execute"):
                 _ = await run(work)
         # Nobody had to wait for it.
-        assert tx.close_untouched()
+        assert tx.close_if_unused()

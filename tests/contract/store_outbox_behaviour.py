@@ -8,18 +8,18 @@ from itertools import accumulate, pairwise
 import pytest
 
 from postroad.core.errors import IdempotencyConflictError, OutboxFullError, StreamDivergedError
-from postroad.durable import MailConfig, Reason, Store
-from postroad.durable.chain import extend, genesis
-from postroad.durable.exchange import Refusal
-from postroad.durable.posting import Clerk, Posting
+from postroad.durable import DeadLetterReason, DurableQueuesConfig, Store
+from postroad.durable.bridges.hash_chain import extend_chain, initial_chain
+from postroad.durable.bridges.protocol import MessageRejection
+from postroad.durable.producer import MessageEncoder, SendMutation
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.outbox import UNREADABLE_QUEUE
 from postroad.durable.store.rows import InPage, OutPage, Peer
 from tests.contract.store_behaviour import Place, bodies
-from tests.support.durable.nodes import NOW_MS, OWN, PEER, QUEUE, opened, post
+from tests.support.durable.nodes import NOW_MS, OWN, PEER, QUEUE, encode, opened, post
 
-ONE_EACH = MailConfig(page_letters_max=1)
+ONE_EACH = DurableQueuesConfig(batch_messages_max=1)
 
 
 async def peer_of(store: Store, name: str = PEER) -> Peer:
@@ -37,7 +37,7 @@ async def spans(store: Store) -> list[tuple[int, int]]:
 
 
 async def settle(
-    store: Store, upto: int, *refusals: Refusal, epoch: int = 1, chain: bytes | None = None
+    store: Store, upto: int, *refusals: MessageRejection, epoch: int = 1, chain: bytes | None = None
 ) -> None:
     """The peer has accepted everything up to a number, with the chain that is known here."""
     if chain is None:
@@ -61,7 +61,7 @@ async def damage_first_page(store: Store) -> None:
 
 async def void(store: Store, page: OutPage) -> None:
     def write(ledger: Ledger) -> None:
-        ledger.outbox.void(PEER, page, Reason.TOO_LARGE, "big", NOW_MS)
+        ledger.outbox.void(PEER, page, DeadLetterReason.TOO_LARGE, "big", NOW_MS)
 
     await store.write(write)
 
@@ -76,7 +76,7 @@ class OutboxBehaviour:
     """What waits to be sent has gapless numbers."""
 
     async def test_letters_are_kept_in_pages(self, place: Place) -> None:
-        config = MailConfig(page_letters_max=3, page_bytes_max=1_000)
+        config = DurableQueuesConfig(batch_messages_max=3, batch_bytes_max=1_000)
         async with opened(place.store(), config=config) as store:
             await post(store, PEER, *(b"%d" % number for number in range(7)))
             assert await spans(store) == [(1, 3), (4, 6), (7, 7)]
@@ -93,7 +93,9 @@ class OutboxBehaviour:
             await post(store, PEER, b"3")
             pages = await pages_of(store)
             letters = [page.letters or b"" for page in pages]
-            chains = list(accumulate(letters, extend, initial=genesis(store.id, 1, PEER)))
+            chains = list(
+                accumulate(letters, extend_chain, initial=initial_chain(store.id, 1, PEER))
+            )
             assert [page.chain for page in pages] == chains[1:]
             peer = await peer_of(store)
             assert (peer.head_chain, peer.settled_chain) == (chains[3], chains[0])
@@ -122,7 +124,9 @@ class OutboxBehaviour:
         assert await store.read(query.list_peers) == []
 
     async def test_a_full_mailbox_takes_nothing_more(self, place: Place) -> None:
-        async with opened(place.store(), config=MailConfig(outbox_messages_max=3)) as store:
+        async with opened(
+            place.store(), config=DurableQueuesConfig(outbox_messages_max=3)
+        ) as store:
             await post(store, PEER, b"1", b"2")
             with pytest.raises(OutboxFullError, match="2 messages wait for 'beta'"):
                 await post(store, PEER, b"3", b"4")
@@ -135,13 +139,17 @@ class OutboxBehaviour:
             assert await bodies(store) == [b"5", b"7", b"8"]
 
     async def test_a_full_mailbox_counts_what_is_not_committed_yet(self, place: Place) -> None:
-        async with opened(place.store(), config=MailConfig(outbox_messages_max=3)) as store:
+        async with opened(
+            place.store(), config=DurableQueuesConfig(outbox_messages_max=3)
+        ) as store:
             calls = (post(store, PEER, b"x") for _ in range(5))
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert sum(isinstance(it, OutboxFullError) for it in outcomes) == 2
 
     async def test_what_is_refused_leaves_no_trace_of_its_peer(self, place: Place) -> None:
-        async with opened(place.store(), config=MailConfig(outbox_messages_max=1)) as store:
+        async with opened(
+            place.store(), config=DurableQueuesConfig(outbox_messages_max=1)
+        ) as store:
             with pytest.raises(OutboxFullError, match="0 messages wait for 'beta'"):
                 await post(store, PEER, b"1", b"2")
             with pytest.raises(IdempotencyConflictError):
@@ -169,9 +177,12 @@ class SettlingBehaviour:
             assert await spans(store) == [(3, 3)]
 
     async def test_what_was_refused_becomes_a_dead_letter_once(self, place: Place) -> None:
-        async with opened(place.store(), config=MailConfig(page_letters_max=2)) as store:
+        async with opened(place.store(), config=DurableQueuesConfig(batch_messages_max=2)) as store:
             await post(store, PEER, b"1", b"2", b"3", b"4")
-            refusals = [Refusal(2, Reason.UNKNOWN_QUEUE, "why\0"), Refusal(3, "x", "not yet")]
+            refusals = [
+                MessageRejection(2, DeadLetterReason.UNKNOWN_QUEUE, "why\0"),
+                MessageRejection(3, "x", "not yet"),
+            ]
             await settle(store, 2, *refusals)
             await settle(store, 2, *refusals)
             assert await dead(store) == [(b"2", "unknown queue", "why?")]
@@ -184,22 +195,25 @@ class SettlingBehaviour:
         async with opened(place.store(), config=ONE_EACH) as store:
             await post(store, PEER, b"1", b"2")
             await damage_first_page(store)
-            await settle(store, 1, Refusal(1, Reason.UNREADABLE, "damaged"))
+            await settle(store, 1, MessageRejection(1, DeadLetterReason.UNREADABLE, "damaged"))
             assert (await peer_of(store)).settled == 1
             assert await dead(store) == [(b"\xc1", "unreadable", "damaged")]
             (letter,) = await store.read(query.list_dead, UNREADABLE_QUEUE, 0, 10)
             assert (letter.is_outbound, letter.peer) == (True, PEER)
 
     async def test_a_page_that_nobody_can_read_is_one_dead_letter(self, place: Place) -> None:
-        async with opened(place.store(), config=MailConfig(page_letters_max=3)) as store:
+        async with opened(place.store(), config=DurableQueuesConfig(batch_messages_max=3)) as store:
             await post(store, PEER, b"1", b"2", b"3")
             await damage_first_page(store)
-            refusals = [Refusal(number, Reason.UNREADABLE, "damaged") for number in (1, 2, 3)]
+            refusals = [
+                MessageRejection(number, DeadLetterReason.UNREADABLE, "damaged")
+                for number in (1, 2, 3)
+            ]
             await settle(store, 3, *refusals)
             assert await dead(store) == [(b"\xc1", "unreadable", "damaged")]
 
     async def test_a_page_that_nobody_can_read_nor_send(self, place: Place) -> None:
-        async with opened(place.store(), config=MailConfig(page_letters_max=2)) as store:
+        async with opened(place.store(), config=DurableQueuesConfig(batch_messages_max=2)) as store:
             await post(store, PEER, b"1", b"2", b"3")
             await damage_first_page(store)
             await void(store, (await pages_of(store))[0])
@@ -215,11 +229,11 @@ class SettlingBehaviour:
     async def test_what_cannot_have_been_accepted_changes_nothing(
         self, place: Place, upto: int, chain: bytes | None
     ) -> None:
-        async with opened(place.store(), config=MailConfig(page_letters_max=2)) as store:
+        async with opened(place.store(), config=DurableQueuesConfig(batch_messages_max=2)) as store:
             await post(store, PEER, b"1", b"2", b"3", b"4", b"5")
             await settle(store, 2)
             before = await peer_of(store)
-            refusal = Refusal(3, Reason.UNKNOWN_QUEUE, "there is none")
+            refusal = MessageRejection(3, DeadLetterReason.UNKNOWN_QUEUE, "there is none")
             with pytest.raises(StreamDivergedError, match=f"'beta' claims .* message {upto}"):
                 await settle(store, upto, refusal, chain=chain)
             assert await peer_of(store) == before
@@ -230,7 +244,7 @@ class SettlingBehaviour:
             assert [body for body, _, _ in await dead(store)] == [b"3"]
 
     async def test_a_page_that_cannot_be_sent_keeps_its_numbers(self, place: Place) -> None:
-        async with opened(place.store(), config=MailConfig(page_letters_max=2)) as store:
+        async with opened(place.store(), config=DurableQueuesConfig(batch_messages_max=2)) as store:
             await post(store, PEER, b"1", b"2", b"3")
             for _ in range(2):
                 await void(store, (await pages_of(store))[0])
@@ -240,7 +254,7 @@ class SettlingBehaviour:
             assert await bodies(store) == [b"3"]
 
     async def test_what_waits_is_counted(self, place: Place) -> None:
-        async with opened(place.store(), config=MailConfig(page_letters_max=2)) as store:
+        async with opened(place.store(), config=DurableQueuesConfig(batch_messages_max=2)) as store:
             await post(store, PEER, b"1", b"2", b"3", b"4", b"5")
             id = (await peer_of(store)).id
             assert await store.read(query.count_outbox, id) == 5
@@ -259,11 +273,11 @@ class SettlingBehaviour:
         assert await store.write(lambda ledger: ledger.outbox.purge(PEER)) == 0
         assert await bodies(store) == []
         assert await spans(store) == [(1, 2)]
-        await settle(store, 2, Refusal(1, "x", "of a purged page"))
+        await settle(store, 2, MessageRejection(1, "x", "of a purged page"))
         assert await dead(store) == []
 
     async def test_an_epoch_numbers_what_waits_from_one_again(self, place: Place) -> None:
-        async with opened(place.store(), config=MailConfig(page_letters_max=2)) as store:
+        async with opened(place.store(), config=DurableQueuesConfig(batch_messages_max=2)) as store:
             await post(store, PEER, b"1", b"2", b"3", b"4", b"5")
             await settle(store, 2)
             assert await store.write(lambda ledger: ledger.outbox.start_epoch(PEER)) == 3
@@ -274,10 +288,10 @@ class SettlingBehaviour:
             assert await bodies(store) == [b"3", b"4", b"5", b"6"]
             peer, pages = await peer_of(store), await pages_of(store)
             assert (peer.epoch, peer.head, peer.settled) == (2, 4, 0)
-            chain = genesis(store.id, 2, PEER)
+            chain = initial_chain(store.id, 2, PEER)
             assert peer.settled_chain == chain
             for page in pages:
-                chain = extend(chain, page.letters or b"")
+                chain = extend_chain(chain, page.letters or b"")
                 assert page.chain == chain
             assert all(a.last + 1 == b.first for a, b in pairwise(pages))
 
@@ -313,12 +327,12 @@ class IdempotencyBehaviour:
         await post(store, PEER, b"1", idempotency_key="once")
         with pytest.raises(IdempotencyConflictError, match="'once'"):
             await post(store, PEER, b"2", idempotency_key="once")
-        clerk = Clerk(MailConfig())
+        clerk = MessageEncoder(DurableQueuesConfig(), "alpha")
         posts = [
-            clerk.post(PEER, QUEUE, b"2"),
-            clerk.post(PEER, QUEUE, b"3", idempotency_key="once"),
+            encode(clerk, PEER, QUEUE, b"2"),
+            encode(clerk, PEER, QUEUE, b"3", idempotency_key="once"),
         ]
-        posting = Posting(posts, asyncio.get_running_loop().create_future())
+        posting = SendMutation(posts, asyncio.get_running_loop().create_future())
         store.submit(posting)
         with pytest.raises(IdempotencyConflictError):
             await posting.done

@@ -7,13 +7,13 @@ import pytest
 
 from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
-from postroad.durable import Reason, Store
-from postroad.durable.handling import Handling
-from postroad.durable.letters import NEVER_MS
-from postroad.durable.shelf import Entry, Shelf
+from postroad.durable import DeadLetterReason, Store
+from postroad.durable.consumers.disposition import DispositionMutation
+from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger, News
 from postroad.durable.store.rows import AsideLetter, InPage
+from postroad.durable.stored_messages import NEVER_MS
 from tests.contract.store_behaviour import Place
 from tests.contract.store_inbox_behaviour import asides, ids, inbox, numbered, queue_id
 from tests.support.durable.nodes import (
@@ -48,12 +48,12 @@ async def finish_aside(store: Store, aside: AsideLetter) -> None:
     await store.write(lambda ledger: ledger.queues.finish_aside(aside, NOW_MS))
 
 
-async def take_unordered(store: Store) -> Entry:
+async def take_unordered(store: Store) -> QueuedMessage:
     """What a consumer that does not keep the order of keys handles next."""
-    shelf = Shelf(is_ordered=False, held={})
+    shelf = PrefetchBuffer(is_ordered=False, held={})
     for aside in await asides(store, NEVER_MS - 1):
-        shelf.add_aside(aside)
-    entry = shelf.take(lambda: NOW_MS)
+        shelf.add_deferred(aside)
+    entry = shelf.pop_next(lambda: NOW_MS)
     assert entry is not None
     return entry
 
@@ -110,10 +110,10 @@ class QueueBehaviour:
         await put(
             store,
             make_letter(1),
-            make_letter(2, due_ms=LATER_MS),
+            make_letter(2, deliver_at_ms=LATER_MS),
             make_letter(3, priority=5),
             make_letter(4, priority=-5),
-            make_letter(5, priority=9, due_ms=LATER_MS),
+            make_letter(5, priority=9, deliver_at_ms=LATER_MS),
         )
         assert await depth(store) == 5
         assert [it.letter.id for it in await asides(store, NOW_MS)] == [3, 4]
@@ -185,13 +185,13 @@ class QueueBehaviour:
         await store.write(set_aside)
         # A consumer that ignores keys: the first one fails once more, then it is handled.
         entry = await take_unordered(store)
-        again = Handling(lambda unit, error: None)
-        again.hold_back(entry, due_ms=NOW_MS, failures=2)
+        again = DispositionMutation(lambda unit, error: None)
+        again.defer(entry, due_ms=NOW_MS, failures=2)
         await store.write(again.apply)
         entry = await take_unordered(store)
-        assert entry.letter.id == 1
-        await store.write(Handling(lambda unit, error: None, finished=(entry,)).apply)
-        assert (await take_unordered(store)).letter.id == 2
+        assert entry.message.id == 1
+        await store.write(DispositionMutation(lambda unit, error: None, finished=(entry,)).apply)
+        assert (await take_unordered(store)).message.id == 2
 
     async def test_whatever_any_handler_says_is_kept(self, store: Store) -> None:
         letter, error = make_letter(1), "FileNotFoundError: name \udce9\0"
@@ -200,7 +200,7 @@ class QueueBehaviour:
             aside = make_aside(letter, failures=1)
             aside.error = error
             ledger.queues.set_aside(aside)
-            ledger.dead.add_inbound(SENDER, letter, Reason.FAILED, error, 3, NOW_MS)
+            ledger.dead.add_inbound(SENDER, letter, DeadLetterReason.FAILED, error, 3, NOW_MS)
 
         await store.write(write)
         (dead,) = await store.read(query.list_dead, None, 0, 10)
@@ -233,7 +233,7 @@ class QueueBehaviour:
     async def test_dead_letters_are_listed_and_taken_out(self, store: Store) -> None:
         def bury(ledger: Ledger) -> None:
             for letter in make_letters(5):
-                ledger.dead.add_inbound(SENDER, letter, Reason.REJECTED, "no", 1, NOW_MS)
+                ledger.dead.add_inbound(SENDER, letter, DeadLetterReason.REJECTED, "no", 1, NOW_MS)
 
         await store.write(bury)
         assert await store.read(query.count_dead) == 5

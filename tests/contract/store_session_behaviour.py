@@ -12,8 +12,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from postroad.core.errors import MissingExtraError, UsageError
-from postroad.durable import MailConfig, Store, Transaction
-from postroad.durable.posting import Clerk
+from postroad.durable import DurableQueuesConfig, Store, Transaction
+from postroad.durable.producer import MessageEncoder
 from tests.contract.store_behaviour import bodies, keep, rows
 from tests.contract.store_lending_behaviour import insert
 from tests.support.durable.nodes import PEER, posting_of
@@ -263,9 +263,9 @@ class SessionBehaviour:
             assert await rows(store) == list(range(2, number + 3)), work
 
     async def test_a_transaction_runs_sessions_with_arguments(self, store: Store) -> None:
-        tx = Transaction(store, Clerk(MailConfig()))
-        await tx.run_session(add, 1, 2)
-        await tx.run(insert, 3)
+        tx = Transaction(store, MessageEncoder(DurableQueuesConfig(), "alpha"))
+        await tx.run_in_session(add, 1, 2)
+        await tx.run_sync(insert, 3)
         turn = tx.close()
         assert turn is not None
         await keep(turn)
@@ -275,7 +275,7 @@ class SessionBehaviour:
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(sys.modules, "sqlalchemy.orm", None)
-        tx = Transaction(store, Clerk(MailConfig()))
+        tx = Transaction(store, MessageEncoder(DurableQueuesConfig(), "alpha"))
         with pytest.raises(MissingExtraError, match="the extra 'sqlalchemy'"):
-            await tx.run_session(add, 1)
-        assert tx.close_untouched()
+            await tx.run_in_session(add, 1)
+        assert tx.close_if_unused()

@@ -8,8 +8,7 @@ import pytest
 
 from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError, UsageError
-from postroad.durable import MailConfig, Store
-from postroad.durable.letters import NEVER_MS, bind_page, encode_letter
+from postroad.durable import DurableQueuesConfig, Store
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger, News
 from postroad.durable.store.stretches import (
@@ -19,6 +18,7 @@ from postroad.durable.store.stretches import (
     last_page,
     read_stretch,
 )
+from postroad.durable.stored_messages import NEVER_MS, encode_stored_message, join_batch
 from tests.contract.store_behaviour import Place, bodies
 from tests.contract.store_inbox_behaviour import asides, ids, inbox, numbered, queue_id
 from tests.contract.store_queue_behaviour import depth, finish
@@ -72,7 +72,7 @@ class StretchBehaviour:
         assert held == {SENDER: -first.size - second.size, "delta": -third.size}
         assert (await ids(store), await ids(store, "other")) == ([7, 8], [9])
         assert await store.read(query.sizes_by_sender) == {
-            SENDER: fourth.size + len(encode_letter(make_letter(9, queue="other"))) + 1
+            SENDER: fourth.size + len(encode_stored_message(make_letter(9, queue="other"))) + 1
         }
         assert await read(store, stretch) == []
         assert await store.read(last_page, stretch) is None
@@ -166,10 +166,10 @@ class BoundPagesBehaviour:
 
     async def test_pages_are_posted_as_they_are(self, place: Place) -> None:
         pages = [
-            (2, bind_page([encode_letter(make_letter(it)) for it in (1, 2)])),
-            (1, bind_page([encode_letter(make_letter(3))])),
+            (2, join_batch([encode_stored_message(make_letter(it)) for it in (1, 2)])),
+            (1, join_batch([encode_stored_message(make_letter(3))])),
         ]
-        async with opened(place.store(), config=MailConfig(page_letters_max=1)) as store:
+        async with opened(place.store(), config=DurableQueuesConfig(batch_messages_max=1)) as store:
             await post(store, PEER, b"before")
             await store.write(lambda ledger: ledger.append_pages(PEER, pages))
             await post(store, PEER, b"after")
@@ -184,14 +184,14 @@ class BoundPagesBehaviour:
     async def test_pages_to_itself_are_in_the_queue(self, store: Store) -> None:
         news: list[News] = []
         store.audience.add(news.append)
-        page = bind_page([encode_letter(make_letter(it)) for it in (1, 2)])
+        page = join_batch([encode_stored_message(make_letter(it)) for it in (1, 2)])
         await store.write(lambda ledger: ledger.append_pages(OWN, [(2, page)]))
         assert await ids(store) == [1, 2]
         assert [it.sender for it in await inbox(store)] == [OWN]
         assert [page.queue for it in news for page in it.arrived] == [QUEUE]
 
     async def test_pages_of_a_failed_commit_are_not_there(self, store: Store) -> None:
-        pages = [(1, bind_page([encode_letter(make_letter(1))]))]
+        pages = [(1, join_batch([encode_stored_message(make_letter(1))]))]
         failure = once(raising(StoreUnavailableError("away")))
         with (
             faults.arm_fault_point("durable.commit.before", failure),

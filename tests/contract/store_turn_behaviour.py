@@ -13,7 +13,7 @@ from postroad.core.errors import (
     TransactionAbortedError,
     UsageError,
 )
-from postroad.durable import MailConfig, Store
+from postroad.durable import DurableQueuesConfig, Store
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.units import Work
@@ -52,7 +52,7 @@ class TurnBehaviour:
         assert await bodies(store) == [b"other"]
 
     async def test_a_unit_that_is_refused_undoes_the_statements(self, place: Place) -> None:
-        config = MailConfig(outbox_messages_max=1)
+        config = DurableQueuesConfig(outbox_messages_max=1)
         async with opened(place.store(), config=config) as store:
             await make_table(store)
             turn = await store.begin()
@@ -106,7 +106,7 @@ class TurnBehaviour:
         assert await rows(store) == list(range(5))
 
     async def test_a_turn_that_takes_too_long_is_lost(self, place: Place) -> None:
-        config = MailConfig(transaction_s=0.05)
+        config = DurableQueuesConfig(transaction_timeout_s=0.05)
         async with opened(place.store(), config=config) as store:
             await make_table(store)
             turn = await store.begin()

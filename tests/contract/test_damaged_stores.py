@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from postroad.core.errors import StoreCorruptedError
-from postroad.durable import Mail, Message, SqliteStore, StaticDirectory, Transaction
+from postroad.durable import DurableQueues, Message, SqliteStore, StaticPeerDirectory, Transaction
 from postroad.durable.store.seals import seal, unseal
 from postroad.net import MessagingService
 from tests.contract.store_behaviour import bodies
@@ -99,21 +99,23 @@ async def test_damaged_message_is_not_handed_out_and_told(
     async def handle(message: Message, tx: Transaction) -> None:
         handled.append(message.body)
 
-    def mail() -> Mail:
-        return Mail(service, SqliteStore(tmp_path / "store.db"), directory=StaticDirectory({}))
+    def mail() -> DurableQueues:
+        return DurableQueues(
+            service, SqliteStore(tmp_path / "store.db"), directory=StaticPeerDirectory({})
+        )
 
     delay = 0.001 if "aside" in damage else None
     async with MessagingService("contract", OWN) as service:
         async with mail() as first:
             for word in (b"one", b"two", b"three"):
-                await first.post(OWN, QUEUE, word, delay=delay)
+                await first.send(QUEUE, word, to=OWN, delay=delay)
         with closing(sqlite3.connect(tmp_path / "store.db")) as database:
             assert database.execute(damage).rowcount == 1
             database.commit()
         async with mail() as second:
             await second.consume(QUEUE, handle)
             await eventually(lambda: b"three" in handled, "the others are handled")
-            await second.post(OWN, QUEUE, b"four")
+            await second.send(QUEUE, b"four", to=OWN)
             await eventually(lambda: b"four" in handled, "and so is what comes after")
             # It is kept for whoever wants to look at it.
             assert (await second.statistics()).queues[QUEUE].depth > 0

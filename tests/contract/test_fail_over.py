@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from postroad.core.errors import StoreError, StoreLockedError, StoreMismatchError
-from postroad.durable import Mail, Message, StaticDirectory, Store, Transaction
+from postroad.durable import DurableQueues, Message, StaticPeerDirectory, Store, Transaction
 from postroad.durable.store import queries as query
 from postroad.durable.store.postgres import PostgresBackend
 from postroad.durable.store.schema import MIGRATIONS
-from postroad.flows import Flows
+from postroad.flows import FlowService
 from postroad.net import MessagingService
 from tests.contract.store_behaviour import bodies, when_possible
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -160,13 +160,13 @@ async def test_mail_that_lost_commits_handles_nothing_more(database: Replicated)
         await tx.execute("SELECT 1")
 
     service = MessagingService("contract", OWN)
-    mail = Mail(service, database.store(), directory=StaticDirectory({}))
-    async with service, mail, Flows(mail, []) as flows:
+    mail = DurableQueues(service, database.store(), directory=StaticPeerDirectory({}))
+    async with service, mail, FlowService(mail, []) as flows:
         async with mail.transaction() as tx:
             for number in range(20):
-                tx.post(OWN, QUEUE, b"%d" % number)
+                tx.send(QUEUE, b"%d" % number, to=OWN)
         await asyncio.to_thread(database.copy)
-        await when_possible(lambda: mail.post(OWN, "other", b"it is connected again"))
+        await when_possible(lambda: mail.send("other", b"it is connected again", to=OWN))
         await when_possible(lambda: mail.store.read(query.list_queues))
         await mail.consume(QUEUE, handle, concurrency=1)
         await eventually(lambda: len(handled) == 5, "some are handled")
@@ -174,10 +174,12 @@ async def test_mail_that_lost_commits_handles_nothing_more(database: Replicated)
         gate.set()
         await eventually(mail.store.ended.done, "the store has ended")
         with pytest.raises(StoreMismatchError, match="commits behind"):
-            await mail.post(PEER, QUEUE, b"lost")
+            await mail.send(QUEUE, b"lost", to=PEER)
         with pytest.raises(StoreMismatchError, match="commits behind"):
             await mail.consume("another", handle)
-        await eventually(lambda: flows._stopping is not None and flows._stopping.done(), "no flows")
+        await eventually(
+            lambda: flows._stop_task is not None and flows._stop_task.done(), "no flows"
+        )
         with pytest.raises(StoreMismatchError, match="commits behind"):
             await flows.list()
     # All of them are there again for the next process, of which the copy knew nothing.
@@ -187,7 +189,10 @@ async def test_mail_that_lost_commits_handles_nothing_more(database: Replicated)
         again.append(message.body)
 
     service = MessagingService("contract", OWN)
-    async with service, Mail(service, database.store(), directory=StaticDirectory({})) as mail:
+    async with (
+        service,
+        DurableQueues(service, database.store(), directory=StaticPeerDirectory({})) as mail,
+    ):
         await mail.consume(QUEUE, handle_again)
         await eventually(lambda: len(again) >= 20, "all are handled")
     assert sorted(again) == sorted(b"%d" % number for number in range(20))

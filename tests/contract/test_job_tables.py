@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from postroad.core.errors import StoreMismatchError
-from postroad.durable import SqliteStore, Store, store_at
+from postroad.durable import SqliteStore, Store, store_from_url
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.schema import write_meta
@@ -94,7 +94,7 @@ async def test_store_of_version_one_is_brought_up_to_date_in_sqlite(tmp_path: Pa
 
 async def test_store_of_version_one_is_brought_up_to_date_in_postgres() -> None:
     with fresh_database() as dsn:
-        store = store_at(dsn)
+        store = store_from_url(dsn)
         await make_old_store(store)
         await check_old_store(store)
 

@@ -91,14 +91,14 @@ async def test_trouble_of_others_is_not_the_stores(sqlite_store: Store, tmp_path
 
 
 async def test_trouble_of_the_store_is_named(sqlite_store: Store) -> None:
-    native = sqlite_store._ledger.database.native
+    database = sqlite_store._ledger.database
 
     def work(connection: sqlite3.Connection) -> None:
-        native.execute("PRAGMA query_only = ON")
+        database.execute("PRAGMA query_only = ON")
         try:
             insert(connection, 1)
         finally:
-            native.execute("PRAGMA query_only = OFF")
+            database.execute("PRAGMA query_only = OFF")
 
     turn = await sqlite_store.begin()
     with pytest.raises(StoreUnavailableError, match="cannot be used now"):

@@ -17,11 +17,11 @@ from postroad.core.errors import (
     StoreUnavailableError,
 )
 from postroad.durable import (
-    Draft,
-    Mail,
+    DurableQueues,
     Message,
+    OutgoingMessage,
     PostgresStore,
-    StaticDirectory,
+    StaticPeerDirectory,
     Store,
     Transaction,
 )
@@ -193,9 +193,11 @@ async def test_messages_whose_connection_is_lost_are_handled_again(dsn: str) -> 
 
     async with (
         MessagingService("contract", OWN) as service,
-        Mail(service, PostgresStore(dsn), directory=StaticDirectory({})) as mail,
+        DurableQueues(service, PostgresStore(dsn), directory=StaticPeerDirectory({})) as mail,
     ):
-        await mail.post_all([Draft(peer=OWN, queue=QUEUE, body=body) for body in (b"1", b"2")])
+        await mail.send_many(
+            [OutgoingMessage(to=OWN, queue=QUEUE, body=body) for body in (b"1", b"2")]
+        )
         await mail.consume(QUEUE, handle, concurrency=1)
         await eventually(lambda: handled[1:][-2:] == [b"1", b"2"], "both were handled again")
     async with opened(PostgresStore(dsn)) as store:

@@ -13,7 +13,14 @@ import pytest
 
 from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
-from postroad.durable import Letter, MemoryDisk, MemoryStore, PostgresStore, SqliteStore, Store
+from postroad.durable import (
+    MemoryDisk,
+    MemoryStore,
+    PostgresStore,
+    SqliteStore,
+    Store,
+    StoredMessage,
+)
 from postroad.durable.store import queries as query
 from postroad.durable.store.database import Database
 from postroad.pipeline import (
@@ -163,7 +170,7 @@ class Outbox(Target):
         assert {it.queue for it in letters} <= {"results"}
         return [msgspec.json.decode(it.body) for it in letters]
 
-    def _find(self, database: Database) -> list[Letter]:
+    def _find(self, database: Database) -> list[StoredMessage]:
         if self._peer == JOB:
             return query.browse_queue(database, "results", 1_000)
         return query.browse_outbox(database, self._peer, 1_000)

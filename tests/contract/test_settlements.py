@@ -8,15 +8,23 @@ import pytest
 
 from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
-from postroad.durable import Mail, MailConfig, MemoryDisk, MemoryStore, StaticDirectory
-from postroad.durable.settlement import Settlement
+from postroad.durable import (
+    DurableQueues,
+    DurableQueuesConfig,
+    MemoryDisk,
+    MemoryStore,
+    StaticPeerDirectory,
+)
+from postroad.durable.bridges.outbox_ack import OutboxAckMutation
 from postroad.durable.store.units import Unit
 from postroad.net import MessagingService
 from tests.support.deadlines import eventually
 from tests.support.durable.nodes import OWN, PEER
 
 CLUSTER = "contract"
-CONFIG = MailConfig(page_letters_max=1, bridge_first_s=0.01, bridge_max_s=0.1)
+CONFIG = DurableQueuesConfig(
+    batch_messages_max=1, bridge_initial_delay_s=0.01, bridge_max_delay_s=0.1
+)
 
 
 class Nodes:
@@ -25,19 +33,19 @@ class Nodes:
     def __init__(self, alpha: MessagingService, beta: MessagingService) -> None:
         self._services = (alpha, beta)
         self.disk = MemoryDisk()
-        self.beta = Mail(
+        self.beta = DurableQueues(
             beta,
             MemoryStore(),
-            directory=StaticDirectory({OWN: alpha.address}),
+            directory=StaticPeerDirectory({OWN: alpha.address}),
             config=CONFIG,
-            accept=("open",),
+            accepted_queues=("open",),
         )
 
-    def alpha(self) -> Mail:
+    def alpha(self) -> DurableQueues:
         """The sender, as often as it starts."""
         alpha, beta = self._services
-        directory = StaticDirectory({PEER: beta.address})
-        return Mail(alpha, MemoryStore(self.disk), directory=directory, config=CONFIG)
+        directory = StaticPeerDirectory({PEER: beta.address})
+        return DurableQueues(alpha, MemoryStore(self.disk), directory=directory, config=CONFIG)
 
 
 @pytest.fixture
@@ -48,7 +56,7 @@ async def nodes() -> AsyncIterator[Nodes]:
             yield nodes
 
 
-async def until_settled(mail: Mail) -> None:
+async def until_settled(mail: DurableQueues) -> None:
     """Return when nothing waits for beta any more."""
 
     async def is_settled() -> bool:
@@ -57,17 +65,17 @@ async def until_settled(mail: Mail) -> None:
     await eventually(is_settled)
 
 
-async def until_taken(mail: Mail) -> None:
+async def until_taken(mail: DurableQueues) -> None:
     """Return when there is mail in the queue that beta takes."""
 
     async def is_taken() -> bool:
-        return bool(await mail.browse("open"))
+        return bool(await mail.admin.peek("open"))
 
     await eventually(is_taken)
 
 
-async def dead_bodies(mail: Mail) -> list[bytes]:
-    return [dead.letter.body for dead in await mail.dead_letters()]
+async def dead_bodies(mail: DurableQueues) -> list[bytes]:
+    return [dead.letter.body for dead in await mail.dead_letters.list()]
 
 
 class Outage:
@@ -78,15 +86,15 @@ class Outage:
         self.failed = 0
 
     def __call__(self, units: list[Unit]) -> None:
-        if self.failed < self._times and any(isinstance(unit, Settlement) for unit in units):
+        if self.failed < self._times and any(isinstance(unit, OutboxAckMutation) for unit in units):
             self.failed += 1
             raise StoreUnavailableError("away")
 
 
 async def test_what_was_refused_is_a_dead_letter(nodes: Nodes) -> None:
     async with nodes.alpha() as mail:
-        await mail.post(PEER, "closed", b"refused")
-        await mail.post(PEER, "open", b"taken")
+        await mail.send("closed", b"refused", to=PEER)
+        await mail.send("open", b"taken", to=PEER)
         await until_settled(mail)
         assert await dead_bodies(mail) == [b"refused"]
 
@@ -95,9 +103,9 @@ async def test_a_settlement_that_fails_loses_no_refusal(nodes: Nodes) -> None:
     outage = Outage(1)
     with faults.arm_fault_point("durable.commit.before", outage):
         async with nodes.alpha() as mail:
-            await mail.post(PEER, "closed", b"refused")
+            await mail.send("closed", b"refused", to=PEER)
             await eventually(lambda: outage.failed, "a settlement was tried")
-            await mail.post(PEER, "open", b"taken")
+            await mail.send("open", b"taken", to=PEER)
             await until_settled(mail)
             assert await dead_bodies(mail) == [b"refused"]
 
@@ -106,11 +114,11 @@ async def test_a_sender_that_starts_again_hears_of_what_it_has_not_settled(nodes
     outage = Outage(1_000)
     with faults.arm_fault_point("durable.commit.before", outage):
         async with nodes.alpha() as mail:
-            await mail.post(PEER, "closed", b"refused")
+            await mail.send("closed", b"refused", to=PEER)
             await eventually(lambda: outage.failed, "a settlement was tried")
-            await mail.post(PEER, "open", b"taken")
+            await mail.send("open", b"taken", to=PEER)
             await until_taken(nodes.beta)
     async with nodes.alpha() as mail:
-        await mail.post(PEER, "open", b"taken later")
+        await mail.send("open", b"taken later", to=PEER)
         await until_settled(mail)
         assert await dead_bodies(mail) == [b"refused"]

@@ -15,13 +15,13 @@ from sqlalchemy import text
 from postroad.core import fault_points as faults
 from postroad.core.errors import TransactionAbortedError, UsageError
 from postroad.durable import (
-    Mail,
-    MailConfig,
+    DurableQueues,
+    DurableQueuesConfig,
     Message,
     PostgresStore,
-    Retry,
+    RetryPolicy,
     SqliteStore,
-    StaticDirectory,
+    StaticPeerDirectory,
     Store,
     Transaction,
 )
@@ -143,17 +143,20 @@ async def test_deferred_constraint_makes_no_dead_letters_of_others(postgres: Sto
             await tx.execute("INSERT INTO parent VALUES (%s)", (int(number),))
 
     service = MessagingService("contract", OWN)
-    async with service, Mail(service, PostgresStore(dsn), directory=StaticDirectory({})) as mail:
+    async with (
+        service,
+        DurableQueues(service, PostgresStore(dsn), directory=StaticPeerDirectory({})) as mail,
+    ):
         async with mail.transaction() as tx:
             for number in range(30):
-                tx.post(OWN, QUEUE, b"good %d" % number)
+                tx.send(QUEUE, b"good %d" % number, to=OWN)
                 if number % 10 == 5:
-                    tx.post(OWN, QUEUE, b"bad %d" % number)
-        retry = Retry(attempts=2, first_s=0.01)
+                    tx.send(QUEUE, b"bad %d" % number, to=OWN)
+        retry = RetryPolicy(max_attempts=2, initial_delay_s=0.01)
         await mail.consume(QUEUE, handle, concurrency=4, retry=retry)
 
         await eventually(lambda: mail.store.read_now(count_waiting) == 0, "all is over")
-        dead = await mail.dead_letters()
+        dead = await mail.dead_letters.list()
     assert sorted(it.letter.body for it in dead) == [b"bad 15", b"bad 25", b"bad 5"]
 
 
@@ -239,7 +242,7 @@ async def test_what_is_prepared_for_others_is_not_dropped_for_long(postgres: Sto
 
 
 async def test_lock_of_another_client_fails_whoever_waits_for_it(dsn: str) -> None:
-    config = MailConfig(lock_timeout_s=0.05)
+    config = DurableQueuesConfig(lock_timeout_s=0.05)
     async with opened(PostgresStore(dsn), config=config) as store:
         await make_table(store)
         await execute(store, "INSERT INTO mine VALUES (1)")
@@ -259,7 +262,7 @@ async def test_lock_of_another_client_fails_whoever_waits_for_it(dsn: str) -> No
 
 
 async def test_statement_without_limits_keeps_nobody_waiting(dsn: str) -> None:
-    config = MailConfig(transaction_s=0.2)
+    config = DurableQueuesConfig(transaction_timeout_s=0.2)
     async with opened(PostgresStore(dsn), config=config) as store:
         turn = await store.begin()
         await turn.execute("SET LOCAL statement_timeout = 0")

@@ -19,7 +19,7 @@ from postroad.core.errors import (
     StoreLockedError,
     StoreUnavailableError,
 )
-from postroad.durable import MailConfig, SqliteStore, Store
+from postroad.durable import DurableQueuesConfig, SqliteStore, Store
 from postroad.durable.store import queries as query
 from postroad.durable.store import sqlite
 from postroad.durable.store.database import Database
@@ -301,7 +301,7 @@ async def cost_of_a_window(store: Store) -> int:
 
 
 async def test_a_long_outbox_costs_no_more_than_a_short_one(path: Path) -> None:
-    async with opened(SqliteStore(path), config=MailConfig(page_letters_max=1)) as store:
+    async with opened(SqliteStore(path), config=DurableQueuesConfig(batch_messages_max=1)) as store:
         await post(store, PEER, *(b"%d" % number for number in range(50)))
         short = await cost_of_a_window(store)
         await post(store, PEER, *(b"%d" % number for number in range(3_000)))

@@ -31,9 +31,9 @@ async def told_by_nodes(directory: Path) -> dict[str, set[str]]:
         ) as beta,
     ):
         # A peer that mail waits for has a bridge.
-        await beta.mail.declare("orders")
+        await beta.queues.declare("orders")
         await eventually(lambda: alpha.agent.member("beta"), "alpha knows beta")
-        await alpha.mail.post("beta", "orders", b"apples")
+        await alpha.queues.send("orders", b"apples", to="beta")
         trips = alpha.agent.statistics
         await eventually(lambda: trips().round_trips_s, "beta was probed", 20.0)
         text = await Metrics(alpha).collect()

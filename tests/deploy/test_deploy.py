@@ -35,7 +35,11 @@ VARIANTS: dict[str, list[str]] = {
         "admin.existingSecret=tokens",
         "secret.existingSecret=shared",
     ],
-    "program": ["app.configMap=shop", "app.path=/app/shop.py", "config.mail.tuning.handler_s=60"],
+    "program": [
+        "app.configMap=shop",
+        "app.path=/app/shop.py",
+        "config.queues.tuning.handler_timeout_s=60",
+    ],
     "postgres": ["store.existingSecret=database", "persistence.storageClass=fast"],
     "store": [
         "store.url=postgresql://db/mail",
@@ -187,9 +191,9 @@ def test_nodes_of_the_chart_understand_their_configuration(variant: str, tmp_pat
         "store": "postgresql://db/mail?schema=shop_postroad_2&sslmode=require",
         "postgres": "postgresql://db/mail?schema=shop_postroad_2",
     }
-    assert config.mail.store == stores.get(variant)
+    assert config.queues.store == stores.get(variant)
     if variant == "program":
-        assert (config.node.app, config.mail.tuning.handler_s) == ("/app/shop.py", 60)
+        assert (config.node.app, config.queues.tuning.handler_timeout_s) == ("/app/shop.py", 60)
 
 
 def test_the_chart_makes_a_secret_of_its_own() -> None:

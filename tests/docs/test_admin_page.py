@@ -89,7 +89,7 @@ def test_examples_are_found() -> None:
 
 async def test_the_answers(tmp_path: Path) -> None:
     async with served(tmp_path / ".postroad", admin={"token": None}) as node:
-        await node.node.mail.declare("orders")
+        await node.node.queues.declare("orders")
         for example in EXAMPLES:
             found = await answer_of(node, example)
             wanted = ".*".join(re.escape(it) for it in example.answer.split("..."))

@@ -57,7 +57,7 @@ def test_the_mistakes(directory: Path) -> None:
     path = directory / "postroad.toml"
     path.write_text(path.read_text().replace("name =", "names ="))
     check = ("-m", "postroad", "config", "check")
-    done = run(directory, *check, POSTROAD_MAIL_TUNING_HANDLER_S="abc")
+    done = run(directory, *check, POSTROAD_QUEUES_TUNING_HANDLER_TIMEOUT_S="abc")
     assert done.returncode != 0
     assert done.stderr.startswith(block("text", "postroad: 2 settings are wrong:"))
 

@@ -13,13 +13,14 @@ import pytest
 
 from postroad import flows
 from postroad.durable.store.ledger import Ledger
-from postroad.flows import Flows
-from postroad.flows.commit import FlowCommit
-from postroad.flows.life import Status
+from postroad.flows import FlowService
+from postroad.flows.commit import FlowMutation
+from postroad.flows.life import FlowStatus
 from tests.docs.pages import ROOT, files_of, programs
 from tests.support.durable.mail_pairs import running_pair
 
-TEXT = (ROOT / "docs" / "flows.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "flows-internals.md").read_text(encoding="utf-8")
+OPERATIONS = (ROOT / "docs" / "flows-operations.md").read_text(encoding="utf-8")
 JOURNEY = "## The journey of a message"
 TOLD = re.compile(r"^```sh\n(python hotel\.py\n[^`]*)```\n\n```text\n([^`]*)```$", re.MULTILINE)
 ID = re.compile(r"\b[0-9a-f]{16}\b")
@@ -30,7 +31,7 @@ class Committed(NamedTuple):
     """One commit of a flow."""
 
     flow: str
-    status: Status
+    status: FlowStatus
     is_new: bool
     steps: list[str]
     consumed: int
@@ -41,7 +42,7 @@ class Committed(NamedTuple):
 @pytest.fixture
 def page_flows(tmp_path: Path) -> ModuleType:
     """The flows of the page, from its first program."""
-    program = programs()["flows-1"].partition("\n\nasync def main()")[0]
+    program = programs()["flows-internals-1"].partition("\n\nasync def main()")[0]
     path = tmp_path / "ping_and_pong.py"
     path.write_text(program)
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -55,23 +56,27 @@ def page_flows(tmp_path: Path) -> ModuleType:
 def commits(monkeypatch: pytest.MonkeyPatch) -> list[Committed]:
     """All that flows commit, in order."""
     seen: list[Committed] = []
-    apply = FlowCommit.apply
+    apply = FlowMutation.apply
 
-    def apply_and_tell(unit: FlowCommit, ledger: Ledger) -> None:
-        apply(unit, ledger)
+    def apply_and_tell(mutation: FlowMutation, ledger: Ledger) -> None:
+        apply(mutation, ledger)
         seen.append(
             Committed(
-                unit.head.name,
-                unit.head.status,
-                unit.transition.is_new,
-                [record.label for record in unit.transition.records],
-                len(unit._handlings),
-                len(unit._posts),
-                [type(it).__name__ for said in unit.transition.says.values() for it in said],
+                mutation.state.name,
+                mutation.state.status,
+                mutation.transition.is_new,
+                [entry.label for entry in mutation.transition.entries],
+                len(mutation._handlings),
+                len(mutation._posts),
+                [
+                    type(it).__name__
+                    for said in mutation.transition.outgoing.values()
+                    for it in said
+                ],
             )
         )
 
-    monkeypatch.setattr(FlowCommit, "apply", apply_and_tell)
+    monkeypatch.setattr(FlowMutation, "apply", apply_and_tell)
     return seen
 
 
@@ -81,23 +86,23 @@ async def test_the_journey_takes_three_commits_and_two_letters(
     ping, pong = page_flows.ping, page_flows.pong
     async with (
         running_pair(tmp_path) as pair,
-        Flows(pair.alpha.mail, [ping]) as runner,
-        Flows(pair.beta.mail, [pong]),
+        FlowService(pair.alpha.mail, [ping]) as runner,
+        FlowService(pair.beta.mail, [pong]),
     ):
-        assert await runner.run(ping, "beta") == "Pong"
+        assert await runner.run_flow(ping, "beta") == "Pong"
 
     assert commits == [
-        Committed("ping", Status.RUNNING, True, ["0 send(beta)"], 0, 1, ["Initial"]),
+        Committed("ping", FlowStatus.RUNNING, True, ["0 send(beta)"], 0, 1, ["SessionInit"]),
         Committed(
             "pong",
-            Status.DONE,
+            FlowStatus.COMPLETED,
             True,
             ["0 receive(alpha)", "1 send(alpha)"],
             1,
             1,
-            ["Confirm", "Data", "End"],
+            ["SessionConfirm", "SessionData", "SessionClose"],
         ),
-        Committed("ping", Status.DONE, False, ["1 receive(beta)"], 1, 0, []),
+        Committed("ping", FlowStatus.COMPLETED, False, ["1 receive(beta)"], 1, 0, []),
     ]
 
 
@@ -105,14 +110,14 @@ def test_the_page_tells_what_is_committed() -> None:
     journey = TEXT.partition(JOURNEY)[2].partition("\n## ")[0]
     rows = re.findall(r"^\| \d, (\w+) \| `(\w+)` \| (.*) \|$", journey, re.MULTILINE)
     assert [row[:2] for row in rows] == [
-        ("alpha", "Admitted"), ("beta", "Admitted"), ("alpha", "Heard"),
+        ("alpha", "FlowAdmitted"), ("beta", "FlowAdmitted"), ("alpha", "SessionMessagesReceived"),
     ]  # fmt: skip
     assert "Three events, three commits, two letters." in journey
 
 
 def test_the_commands_for_operators_tell_what_the_page_says(tmp_path: Path) -> None:
-    (tmp_path / "hotel.py").write_text(files_of("flows.md")["hotel.py"])
-    found = TOLD.search(TEXT)
+    (tmp_path / "hotel.py").write_text(files_of("flows-operations.md")["hotel.py"])
+    found = TOLD.search(OPERATIONS)
     assert found is not None
     commands, told = found.groups()
     printed = ""

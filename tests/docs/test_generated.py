@@ -52,26 +52,38 @@ def test_the_drawing_shows_every_change_of_state() -> None:
 
 
 def test_a_change_of_the_tables_of_flows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    killed = life.TABLE[life.Status.QUEUED, life.Happening.KILL]
-    monkeypatch.setitem(life.TABLE, (life.Status.QUEUED, life.Happening.PAUSE), killed)
-    assert _generate.outdated() == ["flow-life.svg", "flows.md"]
+    killed = life.STATUS_TRANSITIONS[life.FlowStatus.QUEUED, life.FlowTrigger.KILL]
+    monkeypatch.setitem(
+        life.STATUS_TRANSITIONS, (life.FlowStatus.QUEUED, life.FlowTrigger.PAUSE), killed
+    )
+    assert _generate.outdated() == ["flow-life.svg", "flows-internals.md"]
 
 
 def test_a_way_of_flows_without_a_place_fails_the_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = life.TABLE[life.Status.PAUSED, life.Happening.RESUME]
-    monkeypatch.setitem(life.TABLE, (life.Status.DONE, life.Happening.RETRY), running)
+    running = life.STATUS_TRANSITIONS[life.FlowStatus.PAUSED, life.FlowTrigger.RESUME]
+    monkeypatch.setitem(
+        life.STATUS_TRANSITIONS, (life.FlowStatus.COMPLETED, life.FlowTrigger.RETRY), running
+    )
     with pytest.raises(LookupError, match="no place"):
         flow_drawings.draw_life()
-    back = session.Move(session.State.OPEN, session.Reaction.KEEP)
-    monkeypatch.setitem(session.TABLE, (session.State.ENDED, session.Cause.CONFIRM), back)
+    back = session.SessionTransition(session.SessionState.OPEN, session.SessionAction.BUFFER)
+    monkeypatch.setitem(
+        session.SESSION_TRANSITIONS,
+        (session.SessionState.ENDED, session.SessionTrigger.CONFIRM),
+        back,
+    )
     with pytest.raises(LookupError, match="no place"):
         flow_drawings.draw_session()
 
 
 def test_the_drawings_of_flows_show_every_change() -> None:
-    assert labels_of(flow_drawings.draw_life()) == sorted(it.value for _, it in life.TABLE)
+    assert labels_of(flow_drawings.draw_life()) == sorted(
+        trigger.value for _, trigger in life.STATUS_TRANSITIONS
+    )
     assert [it.partition(" (")[0] for it in labels_of(flow_drawings.draw_session())] == sorted(
-        cause.value for (before, cause), it in session.TABLE.items() if it.state is not before
+        trigger.value
+        for (before, trigger), it in session.SESSION_TRANSITIONS.items()
+        if it.state is not before
     )
 
 

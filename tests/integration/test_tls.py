@@ -81,7 +81,7 @@ async def test_mutual_tls(authority: Authority) -> None:
 @both_loops
 async def test_only_tls_1_3(authority: Authority) -> None:
     context = authority.client_context()
-    async with node("alpha", authority.tls("alpha", is_mutual=False)) as alpha:
+    async with node("alpha", authority.tls("alpha", mutual=False)) as alpha:
         async with raw_client(alpha.address, context) as peer:
             assert peer.writer.get_extra_info("ssl_object").version() == "TLSv1.3"
         context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -109,7 +109,7 @@ async def test_client_refuses_a_server_of_tls_1_2(authority: Authority) -> None:
 async def test_without_mutual_a_client_needs_no_certificate(authority: Authority) -> None:
     dialect = Version3()
     async with (
-        node("alpha", authority.tls("alpha", is_mutual=False)) as alpha,
+        node("alpha", authority.tls("alpha", mutual=False)) as alpha,
         raw_client(alpha.address, authority.client_context()) as peer,
     ):
         await dialect.dial(peer)
@@ -121,7 +121,7 @@ async def test_without_mutual_a_client_needs_no_certificate(authority: Authority
 async def test_without_mutual_the_server_is_still_verified(
     authority: Authority, stranger: Authority
 ) -> None:
-    tls = authority.tls("alpha", is_mutual=False)
+    tls = authority.tls("alpha", mutual=False)
     async with alpha_and_beta(authority, alpha=tls, beta=stranger.tls("beta")) as (alpha, beta):
         await expect_refused(beta, alpha)
 
@@ -173,7 +173,7 @@ async def test_peers_must_trust_each_others_root(
     """A client learns why it refuses a server; from a refusal of its own only that."""
 
     def mixed(own: Authority, trusted: Authority) -> TlsConfig:
-        return msgspec.structs.replace(own.tls("beta"), trust=trusted.directory / "ca.pem")
+        return msgspec.structs.replace(own.tls("beta"), ca=trusted.directory / "ca.pem")
 
     for tls, kind, text in (
         (mixed(authority, stranger), TlsError, "certificate"),
@@ -307,7 +307,7 @@ async def test_bad_files_fail_the_start(authority: Authority, tmp_path: Path) ->
     tls = TlsConfig(
         certificate=tmp_path / "missing.pem",
         key=authority.tls("alpha").key,
-        trust=authority.directory / "ca.pem",
+        ca=authority.directory / "ca.pem",
     )
     service = MessagingService(CLUSTER, "alpha", tls=tls)
     with pytest.raises(ConfigError, match=r"missing\.pem"):

@@ -164,13 +164,13 @@ async def test_of_several_names_the_first_counts_where_none_is_told(
 
 @asynccontextmanager
 async def two_members(
-    authority: Authority, dialect: Dialect, *, is_mutual: bool = True
+    authority: Authority, dialect: Dialect, *, mutual: bool = True
 ) -> AsyncIterator[tuple[Node, Node]]:
     """Members of a cluster over TLS that speak this."""
     async with AsyncExitStack() as stack:
         nodes: list[Node] = []
         for name in ("alpha", "beta"):
-            tls = authority.tls(name, is_mutual=is_mutual)
+            tls = authority.tls(name, mutual=mutual)
             running = running_node(name, *nodes, tls=tls, protocol=dialect.protocol)
             nodes.append(await stack.enter_async_context(running))
         await all_know(nodes)
@@ -202,7 +202,9 @@ async def test_no_member_is_whoever_advertises_its_address(
         with pytest.raises(RemoteHandlerError, match="not a known cluster member"):
             await mallory.request(alpha.address, "transfer")
         await mallory.send(alpha.address, "note")
-        await eventually(lambda: alpha.communication.statistics().strangers == 2, "both refused")
+        await eventually(
+            lambda: alpha.communication.statistics().unknown_senders == 2, "both refused"
+        )
         assert callers == []
         # Whom the certificate names is known as before.
         await beta.communication.request("alpha", "transfer", b"")
@@ -233,7 +235,7 @@ async def test_no_member_is_whoever_claims_its_name(
 async def test_without_mutual_a_certificate_that_is_shown_still_counts(
     authority: Authority, dialect: Dialect
 ) -> None:
-    tls = authority.tls("alpha", is_mutual=False)
+    tls = authority.tls("alpha", mutual=False)
     async with (
         node("alpha", tls, dialect.protocol) as alpha,
         node("beta", authority.tls("beta"), dialect.protocol) as beta,
@@ -254,7 +256,7 @@ async def test_without_mutual_a_certificate_that_is_shown_still_counts(
 async def test_without_a_certificate_nobody_is_known(
     authority: Authority, dialect: Dialect
 ) -> None:
-    tls = authority.tls("alpha", is_mutual=False)
+    tls = authority.tls("alpha", mutual=False)
     async with (
         node("alpha", tls, dialect.protocol) as alpha,
         raw_client(alpha.address, authority.client_context()) as peer,
@@ -270,7 +272,7 @@ async def test_without_a_certificate_nobody_is_a_member(
     authority: Authority, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
-        two_members(authority, dialect, is_mutual=False) as (alpha, beta),
+        two_members(authority, dialect, mutual=False) as (alpha, beta),
         AsyncExitStack() as stack,
     ):
         callers = callers_of(alpha)
@@ -287,7 +289,9 @@ async def test_without_a_certificate_nobody_is_a_member(
         )
         peer.send(dialect.opening(NODES_CLUSTER), introduction)
         peer.send(dialect.request(1, "transfer"))
-        await eventually(lambda: alpha.communication.statistics().strangers == 1, "it was refused")
+        await eventually(
+            lambda: alpha.communication.statistics().unknown_senders == 1, "it was refused"
+        )
         assert callers == ["beta"]
 
 
@@ -296,7 +300,7 @@ async def test_without_a_certificate_nobody_is_a_namesake(authority: Authority) 
     dialect = Version3()
     namesakes: list[Address] = []
     async with (
-        node("alpha", authority.tls("alpha", is_mutual=False)) as alpha,
+        node("alpha", authority.tls("alpha", mutual=False)) as alpha,
         raw_client(alpha.address, authority.client_context()) as peer,
     ):
         alpha.set_duplicate_name_callback(lambda address, _incarnation: namesakes.append(address))
@@ -311,7 +315,7 @@ async def test_without_a_certificate_nobody_gets_a_tunnel(authority: Authority) 
     dialect = Version3()
     users = Recorders()
     async with (
-        node("core-1", authority.tls("core-1", is_mutual=False)) as server,
+        node("core-1", authority.tls("core-1", mutual=False)) as server,
         raw_client(server.address, authority.client_context()) as peer,
     ):
         server.set_hello_role("core", None)
@@ -324,7 +328,7 @@ async def test_without_a_certificate_nobody_gets_a_tunnel(authority: Authority) 
 async def test_without_a_certificate_nobody_tells_of_members(authority: Authority) -> None:
     dialect = Version3()
     async with (
-        two_members(authority, dialect, is_mutual=False) as (alpha, beta),
+        two_members(authority, dialect, mutual=False) as (alpha, beta),
         raw_client(alpha.address, authority.client_context()) as peer,
     ):
         peer.send(dialect.opening(NODES_CLUSTER), dialect.hello(name="beta", cluster=NODES_CLUSTER))

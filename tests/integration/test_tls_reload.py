@@ -31,7 +31,7 @@ async def certificate_of(server: MessagingService, context: ssl.SSLContext) -> s
 
 @both_loops
 async def test_reload_of_a_certificate(authority: Authority) -> None:
-    tls = authority.tls("alpha", is_mutual=False)
+    tls = authority.tls("alpha", mutual=False)
     async with alpha_and_beta(authority, alpha=tls) as (alpha, beta):
         context = authority.client_context()
         await beta.request(alpha.address, "echo")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 from hypothesis import strategies as st
 
-from postroad.flows import Flow, Retry, Session, flow, responds_to
+from postroad.flows import FlowContext, FlowSession, RetryPolicy, flow, responder
 from postroad.flows.records import Position
 
 PEERS = ("beta", "gamma")
@@ -75,14 +75,6 @@ class Signal(Node, tag=True):
     timeout: int | None = None
 
 
-class Transact(Node, tag=True):
-    """Run statements in a transaction; the last may be refused, and it may be left by an error."""
-
-    statements: int = 1
-    is_refused: bool = False
-    is_undone: bool = False
-
-
 class Patch(Node, tag=True):
     """Ask whether the code is of after a change."""
 
@@ -124,7 +116,6 @@ Statement = (
     | Info
     | Close
     | Signal
-    | Transact
     | Patch
     | Look
     | Say
@@ -134,7 +125,7 @@ Statement = (
 )
 Program = list[Statement]
 
-RECORDED_ONCE = (Step, Sleep, Send, SendAll, Signal, Transact)
+RECORDED_ONCE = (Step, Sleep, Send, SendAll, Signal)
 """What asks for something that nothing else in the program asks for."""
 
 
@@ -149,13 +140,6 @@ _quick: st.SearchStrategy[Statement] = st.one_of(
     st.builds(Info, slot=_slots, is_caught=_flags),
     st.builds(SendAll, is_caught=_flags),
     st.builds(ReceiveAll, is_caught=_flags),
-    st.builds(
-        Transact,
-        statements=st.integers(1, 3),
-        is_refused=_flags,
-        is_undone=_flags,
-        is_caught=st.just(True),
-    ),
 )
 _leaves: st.SearchStrategy[Statement] = st.one_of(
     st.builds(Step, is_caught=_flags, is_retried=_flags),
@@ -236,8 +220,8 @@ class Interpreter:
 
     latest: ClassVar[Interpreter]
 
-    def __init__(self, flow: Flow, sessions: dict[int, Session] | None = None) -> None:
-        self._flow = flow
+    def __init__(self, ctx: FlowContext, sessions: dict[int, FlowSession] | None = None) -> None:
+        self._flow = ctx
         self._sessions = sessions or {}
         self.trace: list[Any] = []
         self.places: dict[Position, int] = {}
@@ -267,12 +251,14 @@ class Interpreter:
     async def _perform(self, node: Statement) -> Any:
         flow = self._flow
         if isinstance(node, Step):
-            retry = Retry(attempts=3) if node.is_retried else None
-            return await flow.step(work, node.number, name=f"s{node.number}", retry=retry)
+            retry = RetryPolicy(max_attempts=3) if node.is_retried else None
+            return await flow.step.with_options(name=f"s{node.number}", retry=retry)(
+                work, node.number
+            )
         if isinstance(node, Sleep):
             return await flow.sleep(node.number)
         if isinstance(node, Signal):
-            return await flow.signal(f"g{node.number}", int, node.timeout)
+            return await flow.wait_for_signal(f"g{node.number}", int, node.timeout)
         if isinstance(node, Gather):
             branches = [self.run(it) for it in node.branches]
             found = await flow.gather(*branches, return_exceptions=node.keeps_errors)
@@ -281,21 +267,8 @@ class Interpreter:
             named = {f"b{index}": self.run(it) for index, it in enumerate(node.branches)}
             return await flow.select(**named)
         if isinstance(node, Call):
-            return await flow.call(within, self, node.body)
-        if isinstance(node, Transact):
-            return await self._transact(node)
+            return await flow.run_subflow(within, self, node.body)
         return await self._talk(node)
-
-    async def _transact(self, node: Transact) -> list[Any]:
-        seen: list[Any] = []
-        async with self._flow.transaction() as tx:
-            for index in range(node.statements):
-                is_refused = node.is_refused and index == node.statements - 1
-                what = "refused" if is_refused else "done"
-                seen += await tx.execute(f"{what} {node.number}.{index}")
-            if node.is_undone:
-                raise ValueError(seen)
-        return seen
 
     async def _talk(self, node: Statement) -> Any:
         flow = self._flow
@@ -308,43 +281,43 @@ class Interpreter:
         if isinstance(node, ReceiveAll):
             return await flow.receive_all(self._all_sessions(), int)
         if isinstance(node, Info):
-            return (await self._session(node.slot).info()).name
+            return (await self._session(node.slot).peer_info()).name
         if isinstance(node, Close):
             return await self._session(node.slot).close()
         if isinstance(node, Patch):
             return flow.patched(f"p{node.number}")
         if isinstance(node, Say):
-            return flow.progress(f"at {node.number}")
+            return flow.set_progress(f"at {node.number}")
         assert isinstance(node, Look)
         return [flow.now().timestamp(), flow.random().random(), str(flow.uuid())]
 
-    def _session(self, slot: int) -> Session:
+    def _session(self, slot: int) -> FlowSession:
         if slot not in self._sessions:
-            self._sessions[slot] = self._flow.open(PEERS[slot])
+            self._sessions[slot] = self._flow.open_session(PEERS[slot])
         return self._sessions[slot]
 
-    def _all_sessions(self) -> list[Session]:
+    def _all_sessions(self) -> list[FlowSession]:
         return [self._session(slot) for slot in range(len(PEERS))]
 
 
 @flow
-async def interpret(flow: Flow, program: Program) -> list[Any]:
+async def interpret(ctx: FlowContext, program: Program) -> list[Any]:
     """Run a program; everything it saw."""
-    interpreter = Interpreter(flow)
+    interpreter = Interpreter(ctx)
     await interpreter.run(program)
     return interpreter.trace
 
 
-@responds_to("ask")
-async def obey(flow: Flow, session: Session) -> list[Any]:
+@responder("ask")
+async def obey(ctx: FlowContext, session: FlowSession) -> list[Any]:
     """Run the program that somebody sends."""
     program = await session.receive(Program)
-    interpreter = Interpreter(flow, {0: session})
+    interpreter = Interpreter(ctx, {0: session})
     await interpreter.run(program)
     return interpreter.trace
 
 
 @flow
-async def within(flow: Flow, interpreter: Interpreter, program: Program) -> int:
+async def within(ctx: FlowContext, interpreter: Interpreter, program: Program) -> int:
     """Run a part of a program as a subflow."""
     return await interpreter.run(program)

@@ -6,26 +6,34 @@ from typing import Any, NamedTuple
 import msgspec
 from hypothesis import strategies as st
 
-from postroad.flows import Definition, Status
+from postroad.flows import FlowDefinition, FlowStatus
 from postroad.flows.errors import FlowError
 from postroad.flows.events import (
-    Admitted,
-    Event,
-    Heard,
-    Killed,
-    Loaded,
-    Paused,
-    Resumed,
-    Retried,
-    Signalled,
-    StepDone,
-    StepRaised,
-    Transition,
-    Woke,
+    FlowAdmitted,
+    FlowEvent,
+    FlowKillRequested,
+    FlowLoaded,
+    FlowPauseRequested,
+    FlowResumeRequested,
+    FlowRetryRequested,
+    FlowTransition,
+    SessionMessagesReceived,
+    SignalReceived,
+    StepCompleted,
+    StepFailed,
+    TimerFired,
 )
-from postroad.flows.messages import Confirm, Data, End, Failed, Initial, Message, Rejection
-from postroad.flows.records import Position, encode_record
-from postroad.flows.values import encode
+from postroad.flows.messages import (
+    SessionClose,
+    SessionConfirm,
+    SessionData,
+    SessionError,
+    SessionInit,
+    SessionMessage,
+    SessionReject,
+)
+from postroad.flows.records import Position, encode_history_entry
+from postroad.flows.values import encode_value
 from tests.property.flow_programs import (
     RECORDED_ONCE,
     Interpreter,
@@ -48,35 +56,33 @@ LATE = 8
 class Moment(NamedTuple):
     """One event of a course, and what was there when all that followed from it was durable."""
 
-    definition: Definition[..., Any]
-    event: Event
+    definition: FlowDefinition[..., Any]
+    event: FlowEvent
     now_ms: int
     followed: list[tuple[Any, ...]]
     stored: Stored
     pending: dict[Position, str]
-    status: Status
+    status: FlowStatus
 
 
-def summary(course: list[Transition]) -> list[tuple[Any, ...]]:
+def summary(course: list[FlowTransition]) -> list[tuple[Any, ...]]:
     """Everything that follows from an event, to be compared."""
     return [_summary(it) for it in course]
 
 
-def _summary(transition: Transition) -> tuple[Any, ...]:
+def _summary(transition: FlowTransition) -> tuple[Any, ...]:
     return (
         transition.first,
-        [encode_record(it) for it in transition.records],
-        [(number, it.message, it.id) for number, it in transition.keeps],
-        [(it.name, it.payload, it.id) for it in transition.signals],
-        transition.takes,
-        transition.says,
-        transition.receipts,
-        [it.label for it in transition.runs],
-        transition.cancels,
-        transition.is_over,
-        transition.is_head_changed,
-        None if transition.statement is None else transition.statement.label,
-        transition.concludes,
+        [encode_history_entry(entry) for entry in transition.entries],
+        [(number, message.message, message.id) for number, message in transition.buffered],
+        [(signal.name, signal.payload, signal.id) for signal in transition.signals],
+        transition.consumed_ids,
+        transition.outgoing,
+        transition.ack_tokens,
+        [command.label for command in transition.steps_to_run],
+        transition.steps_to_cancel,
+        transition.is_ended,
+        transition.is_state_changed,
     )
 
 
@@ -88,12 +94,12 @@ class World:
     ) -> None:
         after_ms = draw.draw(st.sampled_from([None, None, None, 4_000]), label="deadline")
         deadline_ms = None if after_ms is None else START_MS + after_ms
-        self._first = Admitted()
+        self._first = FlowAdmitted()
         if is_responder:
-            self.driven = Driven(obey, origin=ORIGIN, deadline_ms=deadline_ms)
-            payload = encode(program, "it")
-            opening = Initial(ORIGIN.flow, ORIGIN.version, ORIGIN.app, payload)
-            self._first = Admitted([opening], "first")
+            self.driven = Driven(obey, initiated_by=ORIGIN, deadline_ms=deadline_ms)
+            payload = encode_value(program, "it")
+            opening = SessionInit(ORIGIN.flow, ORIGIN.version, ORIGIN.app, payload)
+            self._first = FlowAdmitted([opening], "first")
         else:
             self.driven = Driven(interpret, program, deadline_ms=deadline_ms)
         self.moments: list[Moment] = []
@@ -109,7 +115,7 @@ class World:
     def run(self) -> list[Moment]:
         """Have something happen as long as something can."""
         self._happen(self._first, 0)
-        while len(self.moments) < EVENTS_MAX and not self.driven.head.is_over:
+        while len(self.moments) < EVENTS_MAX and not self.driven.head.is_ended:
             options = self._options()
             if not options:
                 break
@@ -119,16 +125,16 @@ class World:
             self._happen(event, max(due_ms - self.driven.now_ms, after_ms))
         return self.moments
 
-    def _happen(self, event: Event, after_ms: int) -> None:
+    def _happen(self, event: FlowEvent, after_ms: int) -> None:
         driven = self.driven
         said = len(driven.said)
         driven.tell(event, after_ms)
-        if isinstance(event, StepDone | StepRaised):
+        if isinstance(event, StepCompleted | StepFailed):
             self._pending.pop(event.position, None)
         for transition in driven.course:
             self._follow(transition)
-        assert not self._pending or driven.head.status is Status.RUNNING
-        if isinstance(event, Heard) and not event.peer:
+        assert not self._pending or driven.head.status is FlowStatus.RUNNING
+        if isinstance(event, SessionMessagesReceived) and not event.peer:
             self._speak(event)
         for number, message in driven.said[said:]:
             self._hear(number, message)
@@ -143,68 +149,74 @@ class World:
         )
         self.moments.append(moment)
 
-    def _follow(self, transition: Transition) -> None:
+    def _follow(self, transition: FlowTransition) -> None:
         """Begin and end functions, as they would be."""
-        for position in transition.cancels:
+        for position in transition.steps_to_cancel:
             self._pending.pop(position, None)
-        for ask in transition.runs:
-            assert ask.position not in self._pending, f"{ask} is run twice"
-            self._pending[ask.position] = ask.label
+        for command in transition.steps_to_run:
+            assert command.position not in self._pending, f"{command} is run twice"
+            self._pending[command.position] = command.label
 
-    def _hear(self, number: int, message: Message) -> None:
-        if isinstance(message, End | Failed):
+    def _hear(self, number: int, message: SessionMessage) -> None:
+        if isinstance(message, SessionClose | SessionError):
             self._silent.discard(number)
             self._talking.discard(number)
         elif number not in self._talking | self._ended:
             self._silent.add(number)
 
-    def _speak(self, event: Heard) -> None:
+    def _speak(self, event: SessionMessagesReceived) -> None:
         for message in event.messages:
             self._silent.discard(event.number)
-            if isinstance(message, Confirm):
+            if isinstance(message, SessionConfirm):
                 self._talking.add(event.number)
-            elif not isinstance(message, Data):
+            elif not isinstance(message, SessionData):
                 self._talking.discard(event.number)
                 self._ended.add(event.number)
 
-    def _options(self) -> list[tuple[Event, int]]:
+    def _options(self) -> list[tuple[FlowEvent, int]]:
         """What can happen, and when at the earliest; the first ones bring the flow on."""
         status = self.driven.head.status
-        options: list[tuple[Event, int]] = []
-        if status is Status.PAUSED:
-            options.append((Resumed(), 0))
-        elif status is Status.PARKED:
-            options.append((Retried(), 0))
+        options: list[tuple[FlowEvent, int]] = []
+        if status is FlowStatus.PAUSED:
+            options.append((FlowResumeRequested(), 0))
+        elif status is FlowStatus.PARKED:
+            options.append((FlowRetryRequested(), 0))
         if (due_ms := self.driven.machine.due_ms) is not None:
-            options.append((Woke(), due_ms))
+            options.append((TimerFired(), due_ms))
         self._tick += 1
         for position in self._pending:
-            options.append((StepDone(position, self._tick), 0))
-            options.append((StepRaised(position, ValueError(self._tick)), 0))
-            options.append((StepRaised(position, FlowError(self._tick)), 0))
-            options.append((StepRaised(position, ConnectionError(self._tick)), 0))
+            options.append((StepCompleted(position, self._tick), 0))
+            options.append((StepFailed(position, ValueError(self._tick)), 0))
+            options.append((StepFailed(position, FlowError(self._tick)), 0))
+            options.append((StepFailed(position, ConnectionError(self._tick)), 0))
         options += [(it, 0) for it in self._talk()]
-        options += [(Signalled(it, encode(self._tick, "it")), 0) for it in self._signals]
-        if options and status is Status.RUNNING:
-            options.append((Paused(), 0))
-            options.append((StepDone((99,), 1), 0))
-            options.append((Heard(1, [self._data()], "stray", "nobody"), 0))
+        options += [(SignalReceived(it, encode_value(self._tick, "it")), 0) for it in self._signals]
+        if options and status is FlowStatus.RUNNING:
+            options.append((FlowPauseRequested(), 0))
+            options.append((StepCompleted((99,), 1), 0))
+            options.append((SessionMessagesReceived(1, [self._data()], "stray", "nobody"), 0))
             if len(self.moments) > LATE:
-                options.append((Killed("enough"), 0))
+                options.append((FlowKillRequested("enough"), 0))
         return options
 
-    def _talk(self) -> list[Event]:
-        said: list[tuple[int, list[Message]]] = []
+    def _talk(self) -> list[FlowEvent]:
+        said: list[tuple[int, list[SessionMessage]]] = []
         for number in sorted(self._silent):
             said += [(number, [CONFIRM, self._data()]), (number, [CONFIRM])]
-            said += [(number, [Rejection("no", "e1")])]
+            said += [(number, [SessionReject("no", "e1")])]
         for number in sorted(self._talking):
             said += [(number, [self._data()]), (number, [self._data(), self._data()])]
-            said += [(number, [self._data(), End()]), (number, [Failed("e2", "Odd", "text")])]
-        return [Heard(number, messages, f"row {self._tick}") for number, messages in said]
+            said += [
+                (number, [self._data(), SessionClose()]),
+                (number, [SessionError("e2", "Odd", "text")]),
+            ]
+        return [
+            SessionMessagesReceived(number, messages, f"row {self._tick}")
+            for number, messages in said
+        ]
 
-    def _data(self) -> Data:
-        return Data(encode(self._tick, "it"))
+    def _data(self) -> SessionData:
+        return SessionData(encode_value(self._tick, "it"))
 
 
 def go_on(driven: Driven, moments: list[Moment]) -> None:
@@ -217,30 +229,36 @@ def go_on(driven: Driven, moments: list[Moment]) -> None:
 
 def comparable(stored: Stored) -> tuple[Any, ...]:
     """What is in the store, but for what is told to people only."""
-    head = stored.read_head()
-    if head.trouble is not None:
-        head.trouble = msgspec.structs.replace(head.trouble, detail="")
-    return head, stored.records, stored.mail
+    state = stored.read_head()
+    if state.failure is not None:
+        state.failure = msgspec.structs.replace(state.failure, detail="")
+    return state, stored.records, stored.mail
 
 
-def load(moment: Moment, program: Program | None = None) -> tuple[Driven, Transition]:
+def load(moment: Moment, program: Program | None = None) -> tuple[Driven, FlowTransition]:
     """A flow as it was at a moment, in another process; perhaps with another program."""
     stored = moment.stored
     if program is not None:
-        head = stored.read_head()
-        head.arguments = interpret.encode_arguments((program,), {})
-        stored = stored._replace(head=msgspec.msgpack.encode(head))
+        state = stored.read_head()
+        state.arguments = interpret.encode_arguments((program,), {})
+        stored = stored._replace(head=msgspec.msgpack.encode(state))
     driven = Driven(moment.definition, stored=stored, now_ms=moment.now_ms)
-    return driven, driven.tell(Loaded())
+    return driven, driven.tell(FlowLoaded())
 
 
 def check_loading(moment: Moment) -> Driven:
     """Load a flow: it does nothing that was done, and runs what was not."""
     driven, loaded = load(moment)
-    changes = (loaded.records, loaded.says, loaded.keeps, loaded.takes, loaded.is_head_changed)
+    changes = (
+        loaded.entries,
+        loaded.outgoing,
+        loaded.buffered,
+        loaded.consumed_ids,
+        loaded.is_state_changed,
+    )
     assert changes == ([], {}, [], [], False)
-    assert not moment.pending.keys() & loaded.cancels
-    assert {it.position: it.label for it in loaded.runs} == moment.pending
+    assert not moment.pending.keys() & loaded.steps_to_cancel
+    assert {command.position: command.label for command in loaded.steps_to_run} == moment.pending
     return driven
 
 
@@ -278,8 +296,8 @@ def recorded_nodes(moment: Moment, program: Program) -> list[Any]:
     """The statements that a record is of."""
     places = Interpreter.latest.places
     numbers = set()
-    for record in moment.stored.read_records():
-        *branch, step = record.position
+    for entry in moment.stored.read_records():
+        *branch, step = entry.position
         # A statement may ask for more than one thing.
         first = next(it for it in range(step, -1, -1) if (*branch, it) in places)
         numbers.add(places[(*branch, first)])
@@ -290,7 +308,7 @@ def check_changed(program: Program, draw: st.DataObject) -> None:
     """A program that does not fit its record is parked; with the one of before nothing is lost."""
     moments = World(program, draw).run()
     for index, moment in enumerate(moments):
-        if moment.status is not Status.RUNNING:
+        if moment.status is not FlowStatus.RUNNING:
             continue
         load(moment)
         nodes = recorded_nodes(moment, program)
@@ -300,13 +318,13 @@ def check_changed(program: Program, draw: st.DataObject) -> None:
         hows = [replace, insert, remove] if isinstance(node, RECORDED_ONCE) else [replace, insert]
         how = draw.draw(st.sampled_from(hows))
         later, loaded = load(moment, change(program, node.number, how))
-        assert later.head.status is Status.PARKED, (node, how.__name__)
-        assert "FlowMismatch" in later.trouble
-        assert (loaded.records, loaded.says, loaded.runs) == ([], {}, [])
+        assert later.head.status is FlowStatus.PARKED, (node, how.__name__)
+        assert "NondeterminismError" in later.trouble
+        assert (loaded.entries, loaded.outgoing, loaded.steps_to_run) == ([], {}, [])
         # With the program of before nothing is lost.
         later.definition = interpret
         restore(later, program)
-        later.tell(Retried())
+        later.tell(FlowRetryRequested())
         assert later.stored.records == moment.stored.records
         for follower in moments[index + 1 :]:
             later.tell(follower.event, follower.now_ms - later.now_ms)
@@ -316,16 +334,16 @@ def check_changed(program: Program, draw: st.DataObject) -> None:
 
 def restore(driven: Driven, program: Program) -> None:
     """Have a flow run a program from when it is next loaded."""
-    head = driven.stored.read_head()
-    head.arguments = interpret.encode_arguments((program,), {})
-    driven.stored = driven.stored._replace(head=msgspec.msgpack.encode(head))
+    state = driven.stored.read_head()
+    state.arguments = interpret.encode_arguments((program,), {})
+    driven.stored = driven.stored._replace(head=msgspec.msgpack.encode(state))
 
 
 def check_patched(program: Program, draw: st.DataObject) -> None:
     """A patch before what was done makes no difference."""
     moments = World(program, draw).run()
     for moment in moments:
-        if moment.status is not Status.RUNNING:
+        if moment.status is not FlowStatus.RUNNING:
             continue
         load(moment)
         nodes = recorded_nodes(moment, program)
@@ -333,6 +351,8 @@ def check_patched(program: Program, draw: st.DataObject) -> None:
             continue
         node = draw.draw(st.sampled_from(nodes))
         later, loaded = load(moment, change(program, node.number, patch))
-        assert later.head.status is Status.RUNNING, later.trouble
-        assert loaded.records == []
-        assert {it.position: it.label for it in loaded.runs} == moment.pending
+        assert later.head.status is FlowStatus.RUNNING, later.trouble
+        assert loaded.entries == []
+        assert {
+            command.position: command.label for command in loaded.steps_to_run
+        } == moment.pending

@@ -321,6 +321,41 @@ def test_a_switch_decides_as_the_function_does(
         check(decision_cache, around, [*kinds.questions(), *kinds.questions()])
 
 
+changes = st.one_of(
+    st.tuples(st.just("add"), st.one_of(routes, routes_of_n)),
+    st.tuples(st.just("delete"), st.integers(0, 30)),
+    st.tuples(st.sampled_from(["cells", "draining"]), st.sampled_from(sorted(CELLS))),
+)
+
+
+def changed(around: Around, kind: str, what: Any) -> Around:
+    """One change, as a domain makes it."""
+    table, cells, draining = around
+    if kind == "add":
+        return around._replace(table=table.changed(added=[what], is_strict=False))
+    if kind == "delete":
+        listed = list(table)
+        gone = listed[what % len(listed) :][:1] if listed else []
+        return around._replace(table=table.changed(deleted=gone))
+    if kind == "cells":
+        return around._replace(cells=cells ^ {what})
+    return around._replace(draining=draining ^ {what})
+
+
+@settings(max_examples=by_tier(test=100, nightly=2_000, quick=20))
+@given(kinds, arounds, st.lists(changes, min_size=1, max_size=6))
+def test_a_change_is_seen_by_all_whom_it_concerns(
+    kinds: Kinds, around: Around, made: list[tuple[str, Any]]
+) -> None:
+    decision_cache = RoutingDecisionCache(OWN_DOMAIN)
+    decision_cache.update(*around)
+    for kind, what in made:
+        check(decision_cache, around, list(kinds.questions()))
+        around = changed(around, kind, what)
+        decision_cache.update(*around)
+    check(decision_cache, around, list(kinds.questions()))
+
+
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(kinds, arounds, avoided, st.data())
 def test_so_it_does_with_whatever_is_unusual(

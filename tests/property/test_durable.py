@@ -8,13 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.core.errors import MalformedPayloadError, StreamDivergedError
-from postroad.durable import Letter, MailConfig
-from postroad.durable.dedup import GapBefore, sift
-from postroad.durable.exchange import Answer, Offer, Verdict, Window, decode, encode
-from postroad.durable.letters import NEVER_MS, decode_page, encode_page
-from postroad.durable.outflow import Course, Outflow
-from postroad.durable.shelf import Entry, Shelf
+from postroad.durable import DurableQueuesConfig, StoredMessage
+from postroad.durable.bridges.dedup import SequenceGap, new_batches
+from postroad.durable.bridges.protocol import (
+    StreamAck,
+    StreamOpen,
+    StreamWindow,
+    WindowStatus,
+    decode_stream_message,
+    encode,
+)
+from postroad.durable.bridges.send_window import BridgeSendWindow, StreamIdentity
+from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
 from postroad.durable.store.rows import AsideLetter, OutPage
+from postroad.durable.stored_messages import NEVER_MS, decode_batch, encode_batch
 from tests.support.durable.nodes import (
     NOW_MS,
     Correspondent,
@@ -26,7 +33,7 @@ from tests.support.durable.nodes import (
 
 # More than any of these queues needs to become empty.
 ROUNDS_MAX = 200
-MAIL = MailConfig(window_bytes=150, windows_max=3)
+MAIL = DurableQueuesConfig(window_bytes=150, windows_max=3)
 
 # A queue and those who work on it.
 
@@ -35,21 +42,21 @@ class Desk:
     """A shelf, and a store that knows of letters set aside only what a consumer writes down."""
 
     def __init__(self, *, is_ordered: bool) -> None:
-        self.shelf = Shelf(is_ordered=is_ordered, held={})
+        self.shelf = PrefetchBuffer(is_ordered=is_ordered, held={})
         self.rows: dict[int, AsideLetter] = {}
         self.on_shelf: set[int] = set()
-        self.in_hand: list[Entry] = []
-        self.handled: list[Letter] = []
-        self.expired: list[Letter] = []
+        self.in_hand: list[QueuedMessage] = []
+        self.handled: list[StoredMessage] = []
+        self.expired: list[StoredMessage] = []
         self._pages = self._rows = 0
 
-    def add_page(self, letters: list[Letter]) -> None:
+    def add_page(self, letters: list[StoredMessage]) -> None:
         """Letters arrive: plain ones in a page, the others by themselves."""
         for letter in letters:
-            if not letter.is_plain:
+            if not letter.is_fifo:
                 self._write(make_aside(letter))
         self._pages += 1
-        self.shelf.add_page(make_page([it for it in letters if it.is_plain], self._pages))
+        self.shelf.add_batch(make_page([it for it in letters if it.is_fifo], self._pages))
 
     def _write(self, aside: AsideLetter) -> None:
         self._rows += 1
@@ -59,7 +66,7 @@ class Desk:
     def take(self, now_ms: int) -> None:
         """Take something up, if there is anything."""
         self._load()
-        entry = self.shelf.take(lambda: now_ms)
+        entry = self.shelf.pop_next(lambda: now_ms)
         self._clear()
         if entry is not None:
             self.in_hand.append(entry)
@@ -68,26 +75,26 @@ class Desk:
         for row in sorted(self.rows.values(), key=lambda it: it.id):
             if row.due_ms < NEVER_MS and row.id not in self.on_shelf:
                 self.on_shelf.add(row.id)
-                self.shelf.add_aside(row)
+                self.shelf.add_deferred(row)
 
     def _clear(self) -> None:
         for entry in self.shelf.expired:
-            self.expired.append(entry.letter)
+            self.expired.append(entry.message)
             self._remove(entry)
         self.shelf.expired.clear()
-        for entry in self.shelf.displaced:
+        for entry in self.shelf.to_defer:
             self._hold_back(entry, NEVER_MS)
-        self.shelf.displaced.clear()
+        self.shelf.to_defer.clear()
 
-    def finish(self, entry: Entry) -> None:
+    def finish(self, entry: QueuedMessage) -> None:
         self.in_hand.remove(entry)
         self.shelf.finish(entry)
-        self.handled.append(entry.letter)
+        self.handled.append(entry.message)
         self._remove(entry)
         self._clear()
 
-    def _remove(self, entry: Entry) -> None:
-        if (row := entry.aside) is None:
+    def _remove(self, entry: QueuedMessage) -> None:
+        if (row := entry.deferred) is None:
             return
         del self.rows[row.id]
         if row.holds_key:
@@ -96,27 +103,27 @@ class Desk:
             if held:
                 min(held, key=lambda it: it.id).due_ms = NOW_MS
 
-    def fail(self, entry: Entry) -> None:
+    def fail(self, entry: QueuedMessage) -> None:
         self.in_hand.remove(entry)
-        self.shelf.fail(entry)
+        self.shelf.block_key(entry)
         self._hold_back(entry, NOW_MS)
         self._clear()
 
-    def _hold_back(self, entry: Entry, due_ms: int) -> None:
-        row = entry.aside
+    def _hold_back(self, entry: QueuedMessage, due_ms: int) -> None:
+        row = entry.deferred
         if row is None:
-            self._write(row := make_aside(entry.letter))
+            self._write(row := make_aside(entry.message))
         self.on_shelf.discard(row.id)
         row.due_ms, row.holds_key = due_ms, entry.key is not None
 
-    def give_back(self, entry: Entry) -> None:
+    def give_back(self, entry: QueuedMessage) -> None:
         self.in_hand.remove(entry)
-        self.shelf.give_back(entry)
+        self.shelf.requeue(entry)
 
     def check_held_keys(self) -> None:
         """The shelf holds the keys that one would find in the store."""
         held = {row.letter.key for row in self.rows.values() if row.holds_key}
-        assert self.shelf.held_keys == len(held)
+        assert self.shelf.blocked_keys == len(held)
 
     def work_off(self, now_ms: int) -> None:
         """Handle everything that is left."""
@@ -142,7 +149,7 @@ kinds = st.fixed_dictionaries(
 mixed = st.lists(st.lists(kinds, min_size=1, max_size=6), min_size=1, max_size=6)
 
 
-def run(desk: Desk, pages: list[list[Letter]], script: Sequence[tuple[str, int]]) -> None:
+def run(desk: Desk, pages: list[list[StoredMessage]], script: Sequence[tuple[str, int]]) -> None:
     """Do what the script says, then work off the rest."""
     waiting = list(pages)
     desk.add_page(waiting.pop(0))
@@ -162,7 +169,7 @@ def run(desk: Desk, pages: list[list[Letter]], script: Sequence[tuple[str, int]]
     desk.work_off(NOW_MS)
 
 
-def number(pages: Sequence[Sequence[dict[str, object]]]) -> list[list[Letter]]:
+def number(pages: Sequence[Sequence[dict[str, object]]]) -> list[list[StoredMessage]]:
     numbers = iter(range(1, 1_000))
     return [[make_letter(next(numbers), **facts) for facts in page] for page in pages]
 
@@ -179,7 +186,7 @@ def test_each_message_once_and_in_the_order_of_its_key(
     for key in ("a", "b", "c"):
         of_key = [letter.id for letter in desk.handled if letter.key == key]
         assert of_key == sorted(of_key)
-    assert (desk.shelf.size, desk.shelf.held_keys, desk.rows) == (0, 0, {})
+    assert (desk.shelf.size, desk.shelf.blocked_keys, desk.rows) == (0, 0, {})
 
 
 @given(pages=mixed, script=steps, is_ordered=st.booleans())
@@ -193,7 +200,7 @@ def test_each_message_once_whatever_its_kind(
     done = desk.handled + desk.expired
     assert sorted(it.id for it in done) == [it.id for page in letters for it in page]
     assert {it.id for it in desk.expired} == expired
-    assert (desk.shelf.size, desk.shelf.held_keys, desk.rows) == (0, 0, {})
+    assert (desk.shelf.size, desk.shelf.blocked_keys, desk.rows) == (0, 0, {})
 
 
 # A stream and those who accept it.
@@ -209,17 +216,17 @@ class Receiver:
         self.watermark, self.chain = 0, chain
         self.accepted: list[int] = []
 
-    def accept(self, window: Window) -> Verdict:
+    def accept(self, window: StreamWindow) -> WindowStatus:
         try:
-            for fresh in sift(self.watermark, self.chain, window):
+            for fresh in new_batches(self.watermark, self.chain, window):
                 assert fresh.is_intact
                 self.accepted += range(fresh.first, fresh.last + 1)
-                self.watermark, self.chain = fresh.last, fresh.page.chain
-        except GapBefore:
-            return Verdict.GAP
+                self.watermark, self.chain = fresh.last, fresh.batch.chain
+        except SequenceGap:
+            return WindowStatus.GAP
         except StreamDivergedError:
-            return Verdict.DIVERGED
-        return Verdict.ACCEPTED
+            return WindowStatus.DIVERGED
+        return WindowStatus.ACCEPTED
 
 
 @given(sizes=sizes, cuts=cuts)
@@ -233,7 +240,7 @@ def test_any_cutting_into_windows_accepts_each_number_once(
         before = receiver.watermark
         verdict = receiver.accept(sender.window(start, start + length))
         is_after = sender.firsts[start] > before + 1 and start < len(sizes) and length > 0
-        assert verdict is (Verdict.GAP if is_after else Verdict.ACCEPTED)
+        assert verdict is (WindowStatus.GAP if is_after else WindowStatus.ACCEPTED)
     assert receiver.accepted == list(range(1, sender.head + 1))
 
 
@@ -258,21 +265,21 @@ def test_windows_arrive_in_order_whatever_is_lost(sizes: list[int], script: list
     sender = Correspondent([make_letters(size) for size in sizes])
     receiver = Receiver(sender.chains[0])
     rows = [
-        OutPage(first, first + page.count - 1, page.chain, page.letters)
+        OutPage(first, first + page.count - 1, page.chain, page.data)
         for first, page in zip(sender.firsts, sender.pages, strict=False)
     ]
-    course = Course(peer="alpha", store=sender.store, epoch=1, token=1)
+    course = StreamIdentity(peer="alpha", store=sender.store, epoch=1, token=1)
 
-    def offer() -> Outflow:
-        answer = Answer(Verdict.ACCEPTED, receiver.watermark, receiver.chain, 1 << 30, [])
-        return Outflow(course, MAIL, answer)
+    def offer() -> BridgeSendWindow:
+        answer = StreamAck(WindowStatus.ACCEPTED, receiver.watermark, receiver.chain, 1 << 30, [])
+        return BridgeSendWindow(course, MAIL, answer)
 
-    outflow, flying = offer(), list[Window]()
+    outflow, flying = offer(), list[StreamWindow]()
     for step in [*script, *["lose", *["send", "answer"] * len(rows)]]:
         if step == "send":
-            chosen = outflow.choose([page for page in rows if page.first > outflow.sent])
+            chosen = outflow.select_batches([page for page in rows if page.first > outflow.sent])
             if chosen:
-                flying.append(outflow.send(chosen, outflow.accepted, NOW_MS))
+                flying.append(outflow.next_window(chosen, outflow.accepted, NOW_MS))
         elif step == "lose":
             # The connection broke: nobody knows which of the windows came through.
             for window in flying[::2]:
@@ -280,39 +287,39 @@ def test_windows_arrive_in_order_whatever_is_lost(sizes: list[int], script: list
             outflow, flying = offer(), []
         elif flying:
             verdict = receiver.accept(flying.pop(0))
-            assert verdict is Verdict.ACCEPTED
-            outflow.on_answer(Answer(verdict, receiver.watermark, receiver.chain, 1 << 30, []))
+            assert verdict is WindowStatus.ACCEPTED
+            outflow.on_ack(StreamAck(verdict, receiver.watermark, receiver.chain, 1 << 30, []))
     assert receiver.accepted == list(range(1, sender.head + 1))
 
 
 letters = st.builds(
-    Letter,
+    StoredMessage,
     id=st.integers(0, 2**63 - 1),
     queue=st.text(max_size=8),
     body=st.binary(max_size=20),
-    posted_ms=st.integers(0, 2**60),
+    sent_ms=st.integers(0, 2**60),
     key=st.none() | st.text(max_size=8),
     headers=st.none() | st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=3),
     priority=st.integers(-1_000, 1_000),
-    due_ms=st.integers(0, 2**60),
+    deliver_at_ms=st.integers(0, 2**60),
     expires_ms=st.integers(0, 2**60),
     reply_to=st.none() | st.text(max_size=8),
-    answers=st.none() | st.integers(0, 2**63 - 1),
+    in_reply_to=st.none() | st.integers(0, 2**63 - 1),
 )
 
 
 @given(st.lists(letters, max_size=20))
-def test_pages_are_read_back(page: list[Letter]) -> None:
-    assert decode_page(encode_page(page)) == page
-    assert encode_page(page) == msgspec.msgpack.encode(page)
+def test_pages_are_read_back(page: list[StoredMessage]) -> None:
+    assert decode_batch(encode_batch(page)) == page
+    assert encode_batch(page) == msgspec.msgpack.encode(page)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_malformed(data: bytes) -> None:
-    kinds: list[Any] = [Offer, Answer, Window]
+    kinds: list[Any] = [StreamOpen, StreamAck, StreamWindow]
     for kind in kinds:
         try:
-            message = decode(kind, data)
+            message = decode_stream_message(kind, data)
         except MalformedPayloadError:
             continue
-        assert decode(kind, encode(message)) == message
+        assert decode_stream_message(kind, encode(message)) == message

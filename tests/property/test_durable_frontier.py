@@ -5,7 +5,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.durable.frontier import Frontier
+from postroad.durable.consumers.read_position import ReadPosition
 
 READ_AT_ONCE = 2
 
@@ -41,7 +41,7 @@ class Queue:
     """A queue with its store, and what is in memory of it."""
 
     def __init__(self) -> None:
-        self.frontier = Frontier()
+        self.frontier = ReadPosition()
         self.next_id = 1
         self.stored: list[int] = []
         self.taken: list[int] = []
@@ -49,7 +49,7 @@ class Queue:
 
     def begin_read(self) -> None:
         if self._reading is None and self.frontier.has_more:
-            after = [id for id in self.stored if id > self.frontier.upto]
+            after = [id for id in self.stored if id > self.frontier.position]
             self._reading = after[:READ_AT_ONCE]
 
     def end_read(self) -> None:
@@ -70,7 +70,7 @@ class Queue:
         for page, read in zip(pages[: commit.early], commit.reads, strict=False):
             if read:
                 self.begin_read() if read == "begin" else self.end_read()
-            if self.frontier.on_arriving(page, has_room=next(rooms)):
+            if self.frontier.on_precommit(page, has_room=next(rooms)):
                 self._take(page)
         if commit.fails:
             self._withdraw(pages)
@@ -84,7 +84,7 @@ class Queue:
         if set(pages) & set(self.taken):
             self._reading = None
             self.taken.clear()
-            self.frontier.start_again()
+            self.frontier.reset()
 
 
 @given(COMMITS, st.booleans())

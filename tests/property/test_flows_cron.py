@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.core.errors import ConfigError
-from postroad.flows.cron import Cron
+from postroad.flows.cron import CronExpression
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -142,14 +142,14 @@ def test_it_is_due_when_the_watchman_says(
     start = datetime.fromisoformat(at).replace(tzinfo=UTC) + timedelta(milliseconds=offset_ms)
     minutes = 5 * 60
     try:
-        cron = Cron.parse(expression.text, zone)
+        cron = CronExpression.parse(expression.text, zone)
     except ConfigError:
         assert first_date(expression, start.date()) is None
         return
     expected = [to_ms(moment) for moment in watch(expression, ZoneInfo(zone), start, minutes)]
-    found = [cron.after(to_ms(start))]
+    found = [cron.next_after(to_ms(start))]
     while len(found) <= len(expected) and found[-1] <= to_ms(start + MINUTE * minutes):
-        found.append(cron.after(found[-1]))
+        found.append(cron.next_after(found[-1]))
     assert found[:-1] == expected[: len(found) - 1]
     assert len(found) == len(expected) + 1
     assert found[-1] > to_ms(start.replace(second=0, microsecond=0) + MINUTE * minutes)
@@ -164,7 +164,7 @@ def test_its_date_is_the_next_of_the_calendar_or_it_is_refused(
     expected = first_date(expression, start)
     before = datetime(start.year, start.month, start.day, tzinfo=UTC) - MINUTE
     try:
-        found = Cron.parse(expression.text).after(to_ms(before))
+        found = CronExpression.parse(expression.text).next_after(to_ms(before))
     except ConfigError:
         assert expected is None
     else:
@@ -175,10 +175,10 @@ def test_its_date_is_the_next_of_the_calendar_or_it_is_refused(
 def test_any_text_is_a_schedule_or_a_wrong_setting(text: str, zone: str) -> None:
     for each in (text, f"{text} * * * *", f"0 0 {text} 2 *"):
         try:
-            assert Cron.parse(each).after(0) > 0
+            assert CronExpression.parse(each).next_after(0) > 0
         except ConfigError as error:
             assert "cron expression" in str(error)
     try:
-        assert Cron.parse("@daily", zone).after(0) > 0
+        assert CronExpression.parse("@daily", zone).next_after(0) > 0
     except ConfigError as error:
         assert "zone" in str(error)

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from postroad.flows import Flow, dialogues, log, machine
-from postroad.flows.asks import Ask
-from postroad.flows.code import Code
-from postroad.flows.dialogues import Dialogues
-from postroad.flows.events import KeptSignal
-from postroad.flows.log import Log
-from postroad.flows.records import Record
+from postroad.flows import FlowContext, dialogues, log, machine
+from postroad.flows.asks import FlowCommand
+from postroad.flows.code import FlowCoroutine
+from postroad.flows.dialogues import FlowSessions
+from postroad.flows.events import BufferedSignal
+from postroad.flows.log import ReplayCursor
+from postroad.flows.records import HistoryEntry
 from postroad.flows.replay import replay
-from postroad.flows.session import Kept
+from postroad.flows.session import BufferedMessage
 from tests.property.flow_programs import Program, programs
 from tests.property.flow_worlds import check_always, check_changed, check_everywhere, check_patched
 from tests.support.tiers import by_tier
@@ -67,32 +67,32 @@ def test_patch_in_between_is_no_difference(program: Program, draw: st.DataObject
 
 
 def plant_time_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hurry(code: Code, log: Log, move_time: Callable[[int], None]) -> None:
-        replay(code, log, lambda now_ms: None)
+    def hurry(code: FlowCoroutine, cursor: ReplayCursor, move_time: Callable[[int], None]) -> None:
+        replay(code, cursor, lambda now_ms: None)
 
     monkeypatch.setattr(machine, "replay", hurry)
 
 
 def plant_forgotten_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dialogues, "_recall_record", lambda end, record: None)
+    monkeypatch.setattr(dialogues, "_restore_entry", lambda end, record: None)
 
 
 def plant_lost_mail(monkeypatch: pytest.MonkeyPatch) -> None:
-    recall = Dialogues.recall
+    recall = FlowSessions.restore
 
     def forget(
-        self: Dialogues,
-        records: Sequence[Record],
-        kept: Iterable[tuple[int, Kept]],
-        signals: Iterable[KeptSignal],
+        self: FlowSessions,
+        entries: Sequence[HistoryEntry],
+        buffered: Iterable[tuple[int, BufferedMessage]],
+        signals: Iterable[BufferedSignal],
     ) -> None:
-        recall(self, records, (), ())
+        recall(self, entries, (), ())
 
-    monkeypatch.setattr(Dialogues, "recall", forget)
+    monkeypatch.setattr(FlowSessions, "restore", forget)
 
 
 def plant_other_chances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Flow, "random", lambda self: random.Random(id(self)))
+    monkeypatch.setattr(FlowContext, "random", lambda self: random.Random(id(self)))
 
 
 def plant_blind_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,12 +100,12 @@ def plant_blind_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_patches_that_are_always_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    has_next = Log.has_next
+    has_next = ReplayCursor.is_next
 
-    def always(self: Log, ask: Ask) -> bool:
-        return has_next(self, ask) or not self.is_over
+    def always(self: ReplayCursor, command: FlowCommand) -> bool:
+        return has_next(self, command) or not self.is_exhausted
 
-    monkeypatch.setattr(Log, "has_next", always)
+    monkeypatch.setattr(ReplayCursor, "is_next", always)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def check(path: Path | None, environ: dict[str, str], flags: dict[str, str]) -> 
 @example("limits.accepted_max", "1" + "0" * 400)
 @example("cluster.contacts", "[" * 5000)
 @example("node.data", "\udcff")
-@example("mail.tuning.handler_s", "nan")
+@example("queues.tuning.handler_timeout_s", "nan")
 @example("admin.request_timeout_s", "nan")
 @example("limits.requests_pending_max", str(1 << 40))
 @example("cells.tuning.redial_first_s", "1e9")

@@ -1,5 +1,7 @@
 """The quick tier has the first seeds of each scenario, the program around them and threads."""
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,15 @@ from tests.support.tiers import TIER, Tier
 FOLDER = Path(__file__).parent
 QUICK_FILES = ("test_flows_coverage.py", "test_program.py", "test_threads.py")
 QUICK_TESTS = ("test_seeds_pass",)
+
+
+@pytest.fixture(autouse=True)
+def handlers_as_before() -> Iterator[None]:
+    """Nodes that are killed leave their handlers at the logger of all."""
+    logger = logging.getLogger("postroad")
+    before = [*logger.handlers]
+    yield
+    logger.handlers[:] = before
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -10,7 +10,14 @@ from typing import NamedTuple
 from postroad.cells import CellDomain, CellMessage, Role, StaticCoreDiscovery
 from postroad.core import Limits
 from postroad.core.errors import StoreUnavailableError
-from postroad.durable import Mail, MailConfig, MemoryDisk, MemoryStore, Retry, StaticDirectory
+from postroad.durable import (
+    DurableQueues,
+    DurableQueuesConfig,
+    MemoryDisk,
+    MemoryStore,
+    RetryPolicy,
+    StaticPeerDirectory,
+)
 from postroad.net import MessagingService
 from postroad.node import GuaranteedQueues
 from postroad.testing import SimCluster, SimNode, Simulation, require
@@ -30,8 +37,10 @@ TROUBLE_S = 12.0
 # With everybody well again; what waits for routes, bridges and retries has its longest pauses.
 QUIET_S = 300.0
 LIMITS = Limits(heartbeat_interval_s=1.0, heartbeat_timeout_s=4.0)
-MAIL = MailConfig(offer_timeout_s=2.0, window_timeout_s=3.0, bridge_max_s=2.0, handler_s=5.0)
-PATIENT = Retry(attempts=10_000, first_s=0.05, max_s=1.0)
+MAIL = DurableQueuesConfig(
+    open_timeout_s=2.0, window_timeout_s=3.0, bridge_max_delay_s=2.0, handler_timeout_s=5.0
+)
+PATIENT = RetryPolicy(max_attempts=10_000, initial_delay_s=0.05, max_delay_s=1.0)
 TABLE = "CREATE TABLE IF NOT EXISTS handled (number INTEGER PRIMARY KEY, token TEXT)"
 
 
@@ -56,22 +65,24 @@ class Host:
 
     @property
     def tokens(self) -> list[str]:
-        tables = self.disk.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'handled'")
+        tables = self.disk.execute("SELECT 1 FROM sqlite_master WHERE name = 'handled'")
         if not tables.fetchall():
             return []
-        rows = self.disk.connection.execute("SELECT token FROM handled ORDER BY number")
+        rows = self.disk.execute("SELECT token FROM handled ORDER BY number")
         return [token for (token,) in rows]
 
     # The process.
 
     async def _run(self, node: SimNode) -> None:
         role = Role.CORE if self.name in CORES else Role.SATELLITE
-        directory = StaticDirectory({name: f"{name}:{PORT}" for name in NAMES})
+        directory = StaticPeerDirectory({name: f"{name}:{PORT}" for name in NAMES})
         locations = StaticCoreDiscovery({core: [f"{core}:{PORT}"] for core in CORES})
         async with (
             MessagingService("sim", self.name, f"{node.host}:{PORT}", limits=LIMITS) as service,
             CellDomain(service, role=role, core_discovery=locations) as domain,
-            Mail(service, MemoryStore(self.disk), directory=directory, config=MAIL) as mail,
+            DurableQueues(
+                service, MemoryStore(self.disk), directory=directory, config=MAIL
+            ) as mail,
             GuaranteedQueues(domain, mail) as queues,
         ):
             async with mail.transaction() as tx:

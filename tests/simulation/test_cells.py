@@ -141,7 +141,7 @@ def plant_refused_and_queued(
     """As in the system this follows: a busy cell refuses a message and keeps it all the same."""
     if try_put(self, item, size, source, **options):
         return True
-    self._items.append((item, size, (source,)))
+    self.items.append((item, size, (source,)))
     items, used_bytes = self._usage.get(source, (0, 0))
     self._usage[source] = (items + 1, used_bytes + size)
     self._bytes += size
@@ -150,7 +150,7 @@ def plant_refused_and_queued(
 
 @BUGS.replace(FairQueue, "pop", CORRECTNESS, 1)
 def plant_last_in_first_out(pop: Any, self: FairQueue[Any]) -> Any:
-    self._items.rotate(1)
+    self.items.rotate(1)
     return pop(self)
 
 

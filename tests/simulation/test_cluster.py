@@ -35,7 +35,7 @@ def plant_forgotten_tombstones(expire: Any, self: MemberTable, now: float) -> No
         self._remove(entry)
 
 
-@BUGS.plant(LIVENESS, 1)
+@BUGS.plant(LIVENESS, 48)
 def plant_older_word_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     def reversed_rank(self: MemberRecord) -> tuple[int, int]:
         return (-self.incarnation, self.state)

@@ -7,14 +7,19 @@ from typing import Any
 
 import pytest
 
-from postroad.durable.bridge import Bridge
-from postroad.durable.consumption import Consumption
-from postroad.durable.dedup import FreshPage
-from postroad.durable.exchange import Answer, Refusal, Verdict, Window
-from postroad.durable.handling import Handling
-from postroad.durable.intake import Acceptance
-from postroad.durable.outflow import Outflow
-from postroad.durable.shelf import Entry, Shelf
+from postroad.durable.bridges.bridge import Bridge
+from postroad.durable.bridges.dedup import NewBatch
+from postroad.durable.bridges.protocol import (
+    MessageRejection,
+    StreamAck,
+    StreamWindow,
+    WindowStatus,
+)
+from postroad.durable.bridges.receiver import WindowMutation
+from postroad.durable.bridges.send_window import BridgeSendWindow
+from postroad.durable.consumers.dispatcher import QueueDispatcher
+from postroad.durable.consumers.disposition import DispositionMutation
+from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
 from postroad.durable.store import streams
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger, News
@@ -38,15 +43,15 @@ def test_seeds_pass(seeds: range) -> None:
 @BUGS.plant(CORRECTNESS, 1)
 def plant_watermark_before_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     take, report = Streams._take, Writer._report
-    untaken: dict[Streams, list[tuple[str, FreshPage, int, int]]] = {}
+    untaken: dict[Streams, list[tuple[str, NewBatch, int, int]]] = {}
 
     def take_later(
-        self: Streams, sender: str, fresh: FreshPage, ahead_ms: int, now_ms: int
-    ) -> list[Refusal]:
+        self: Streams, sender: str, fresh: NewBatch, ahead_ms: int, now_ms: int
+    ) -> list[MessageRejection]:
         untaken.setdefault(self, []).append((sender, fresh, ahead_ms, now_ms))
         return []
 
-    def take_now(page: tuple[str, FreshPage, int, int], ledger: Ledger) -> None:
+    def take_now(page: tuple[str, NewBatch, int, int], ledger: Ledger) -> None:
         take(ledger.streams, *page)
 
     def report_and_take(self: Writer, units: Sequence[Unit], news: News) -> None:
@@ -58,34 +63,34 @@ def plant_watermark_before_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Writer, "_report", report_and_take)
 
 
-@BUGS.replace(Acceptance, "apply", LIVENESS, 5)
-def plant_acceptance_before_commit(accept: Any, self: Acceptance, ledger: Ledger) -> None:
+@BUGS.replace(WindowMutation, "apply", LIVENESS, 5)
+def plant_acceptance_before_commit(accept: Any, self: WindowMutation, ledger: Ledger) -> None:
     accept(self, ledger)
     self.done.get_loop().call_soon_threadsafe(self.settle, None)
 
 
 @BUGS.replace(Bridge, "_send", LIVENESS, 0)
 async def plant_settled_when_sent(
-    send: Any, self: Bridge, outflow: Outflow, pages: Sequence[OutPage]
+    send: Any, self: Bridge, outflow: BridgeSendWindow, pages: Sequence[OutPage]
 ) -> None:
     await send(self, outflow, pages)
-    answer = Answer(Verdict.ACCEPTED, pages[-1].last, pages[-1].chain, 1, [])
-    self._settle(outflow._course, answer, pages[0].first - 1)
+    answer = StreamAck(WindowStatus.ACCEPTED, pages[-1].last, pages[-1].chain, 1, [])
+    self._submit_ack(outflow._stream, answer, pages[0].first - 1)
 
 
-@BUGS.replace(streams, "sift", CORRECTNESS, 0)
+@BUGS.replace(streams, "new_batches", CORRECTNESS, 0)
 def plant_windows_not_sifted(
-    _: Any, watermark: int, chain: bytes, window: Window
-) -> Iterator[FreshPage]:
+    _: Any, watermark: int, chain: bytes, window: StreamWindow
+) -> Iterator[NewBatch]:
     first = window.first
-    for page in window.pages:
-        yield FreshPage(first, page, True)
+    for page in window.batches:
+        yield NewBatch(first, page, True)
         first += page.count
 
 
 @BUGS.replace(Streams, "_remember", CORRECTNESS, 1)
 def plant_forgotten_refusals(
-    remember: Any, self: Streams, stream: Stream, before: int, refusals: Sequence[Refusal]
+    remember: Any, self: Streams, stream: Stream, before: int, refusals: Sequence[MessageRejection]
 ) -> None:
     remember(self, stream, before, ())
 
@@ -97,38 +102,45 @@ def plant_forgotten_idempotency_keys(
     """Note nothing."""
 
 
-@BUGS.replace(Consumption, "_on_failed", LIVENESS, 4)
+@BUGS.replace(QueueDispatcher, "_on_failed", LIVENESS, 4)
 def plant_commits_that_fail_unheard(
-    _: Any, self: Consumption, unit: Handling, error: Exception
+    _: Any, self: QueueDispatcher, unit: DispositionMutation, error: Exception
 ) -> None:
     """Take it for done."""
     self.uncommitted -= len(unit.entries())
 
 
-@BUGS.replace(Handling, "fence", CORRECTNESS, 6)
-def plant_nothing_stops_those_behind(_: Any, self: Handling) -> None:
+@BUGS.replace(DispositionMutation, "abort_successors", CORRECTNESS, 6)
+def plant_nothing_stops_those_behind(_: Any, self: DispositionMutation) -> None:
     """Have the next ones of the key committed all the same."""
 
 
-@BUGS.replace(Shelf, "claim", CORRECTNESS, 2)
-def plant_messages_in_hand_that_are_read_again(claim: Any, self: Shelf, entry: Entry) -> None:
+@BUGS.replace(PrefetchBuffer, "claim", CORRECTNESS, 2)
+def plant_messages_in_hand_that_are_read_again(
+    claim: Any, self: PrefetchBuffer, entry: QueuedMessage
+) -> None:
     claim(self, entry)
     self._claimed.clear()
 
 
 @BUGS.plant(CORRECTNESS, 0)
 def plant_key_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    hold_back = Handling.hold_back
+    defer = DispositionMutation.defer
 
     def let_go(
-        self: Handling, entry: Entry, *, due_ms: int, failures: int, error: str | None = None
+        self: DispositionMutation,
+        entry: QueuedMessage,
+        *,
+        due_ms: int,
+        failures: int,
+        error: str | None = None,
     ) -> None:
-        hold_back(self, entry, due_ms=due_ms, failures=failures, error=error)
-        for _, aside in (*self.set_aside, *self.postponed):
+        defer(self, entry, due_ms=due_ms, failures=failures, error=error)
+        for _, aside in (*self.deferred, *self.rescheduled):
             aside.holds_key = False
 
-    monkeypatch.setattr(Handling, "hold_back", let_go)
-    monkeypatch.setattr(Shelf, "fail", Shelf.finish)
+    monkeypatch.setattr(DispositionMutation, "defer", let_go)
+    monkeypatch.setattr(PrefetchBuffer, "block_key", PrefetchBuffer.finish)
 
 
 class Nothing(Unit):
@@ -145,13 +157,13 @@ class Nothing(Unit):
 def plant_rows_apart_from_message(monkeypatch: pytest.MonkeyPatch) -> None:
     end = Turn.end
 
-    def submit_later(self: Consumption, unit: Handling) -> None:
+    def submit_later(self: QueueDispatcher, unit: DispositionMutation) -> None:
         asyncio.get_running_loop().call_later(0.01, self.submit, unit)
 
     def end_without(self: Turn, unit: Unit | None) -> None:
-        end(self, Nothing() if isinstance(unit, Handling) else unit)
+        end(self, Nothing() if isinstance(unit, DispositionMutation) else unit)
 
-    monkeypatch.setattr(Consumption, "expect", submit_later)
+    monkeypatch.setattr(QueueDispatcher, "track", submit_later)
     monkeypatch.setattr(Turn, "end", end_without)
 
 
@@ -174,8 +186,8 @@ def plant_batch_in_parts(flush: Any, self: Outbox, now_ms: int) -> None:
     self._posted = rest
 
 
-@BUGS.replace(Consumption, "_flush_acks", CRASH, 3)
-def plant_exception(flush: Any, self: Consumption) -> None:
+@BUGS.replace(QueueDispatcher, "_flush_acks", CRASH, 3)
+def plant_exception(flush: Any, self: QueueDispatcher) -> None:
     if len(self._acks) > 1:
         raise IndexError("too many")
     flush(self)

@@ -12,7 +12,14 @@ from random import Random
 import pytest
 
 from postroad.core.errors import StoreError, TransactionAbortedError
-from postroad.durable import Draft, Mail, MailConfig, MemoryDisk, Message, Transaction
+from postroad.durable import (
+    DurableQueues,
+    DurableQueuesConfig,
+    MemoryDisk,
+    Message,
+    OutgoingMessage,
+    Transaction,
+)
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.schema import read_meta, write_meta
@@ -36,20 +43,24 @@ class Shop:
         self.sim = sim
         self._rng = Random(f"{sim.seed}/shop")
         self._lives = 0
-        self.machine = Machine(sim, "shop", MailConfig(page_letters_max=3), (QUEUE,), self._run)
+        self.machine = Machine(
+            sim, "shop", DurableQueuesConfig(batch_messages_max=3), (QUEUE,), self._run
+        )
 
     @property
     def disk(self) -> MemoryDisk:
         return self.machine.disk
 
-    async def _run(self, mail: Mail) -> None:
+    async def _run(self, mail: DurableQueues) -> None:
         self._lives += 1
         async with mail.transaction() as tx:
             for table in TABLES:
                 await tx.execute(table)
         if self._lives == 1:
-            orders = [Draft(peer="shop", queue=QUEUE, body=b"%d" % it) for it in range(ORDERS)]
-            await mail.post_all(orders)
+            orders = [
+                OutgoingMessage(to="shop", queue=QUEUE, body=b"%d" % it) for it in range(ORDERS)
+            ]
+            await mail.send_many(orders)
         await mail.consume(QUEUE, self._handle, concurrency=4)
         writing = asyncio.create_task(self._write_log(mail, self._lives))
         try:
@@ -63,7 +74,7 @@ class Shop:
         await asyncio.sleep(self._rng.uniform(0.0, 0.3))
         await tx.execute("INSERT INTO handled VALUES (?)", (int(message.body),))
 
-    async def _write_log(self, mail: Mail, life: int) -> None:
+    async def _write_log(self, mail: DurableQueues, life: int) -> None:
         number = 0
         while True:
             await asyncio.sleep(self._rng.uniform(0.0, 0.2))
@@ -75,7 +86,7 @@ class Shop:
             number += 1
 
     def rows(self, statement: str) -> list[tuple[int, ...]]:
-        return self.disk.connection.execute(statement).fetchall()
+        return self.disk.execute(statement).fetchall()
 
 
 def tell_story(seed: int) -> None:
@@ -85,7 +96,7 @@ def tell_story(seed: int) -> None:
         shop = Shop(sim)
         shop.machine.start()
         sim.run_for(rng.uniform(0.5, 2.0))
-        while shop.disk.connection.in_transaction:
+        while shop.disk.is_in_transaction:
             sim.run_for(0.001)
         copy = shop.disk.backup()
         sim.run_for(rng.choice((0.0, rng.uniform(0.0, 3.0))))

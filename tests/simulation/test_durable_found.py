@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from postroad.core.errors import StoreUnavailableError
-from postroad.durable import Draft, Mail, Message, Transaction
+from postroad.durable import DurableQueues, Message, OutgoingMessage, Transaction
 from postroad.durable.store import streams
 from postroad.testing import SimCluster
 from tests.simulation.durable.pair import CONFIG, DELIVERY_S, Pair
@@ -25,7 +25,7 @@ class Relay:
         self.machine.start()
         sim.run_until(lambda: self.machine.is_ready, timeout=DELIVERY_S, description="it runs")
 
-    async def _serve(self, mail: Mail) -> None:
+    async def _serve(self, mail: DurableQueues) -> None:
         async with mail.transaction() as tx:
             await tx.execute("CREATE TABLE words (number INTEGER PRIMARY KEY, word TEXT)")
         await mail.consume("in", self._pass_on)
@@ -38,8 +38,8 @@ class Relay:
         if message.body == b"large" and message.attempt == 1:
             # More than there is room for.
             for _ in range(2):
-                tx.post("nobody", "in", b"")
-        tx.post("solo", "out", message.body, key="one")
+                tx.send("in", b"", to="nobody")
+        tx.send("out", message.body, to="solo", key="one")
 
     async def _write(self, message: Message, tx: Transaction) -> None:
         await tx.execute("INSERT INTO words (word) VALUES (?)", (message.body.decode(),))
@@ -47,18 +47,20 @@ class Relay:
     async def post(self, *words: bytes) -> None:
         mail = self.machine.mail
         assert mail is not None
-        drafts = [Draft(peer="solo", queue="in", body=word, key="one") for word in words]
-        await mail.post_all(drafts)
+        drafts = [OutgoingMessage(to="solo", queue="in", body=word, key="one") for word in words]
+        await mail.send_many(drafts)
 
     def written(self) -> list[str]:
-        rows = self.machine.disk.connection.execute("SELECT word FROM words ORDER BY number")
+        rows = self.machine.disk.execute("SELECT word FROM words ORDER BY number")
         return [word for (word,) in rows]
 
 
 def pause_queue(pair: Pair, *, is_paused: bool) -> None:
     mail = pair.beta.mail
     assert mail is not None
-    pair.sim.run(mail.pause("orders") if is_paused else mail.resume("orders"), pair.beta.node)
+    pair.sim.run(
+        mail.admin.pause("orders") if is_paused else mail.admin.resume("orders"), pair.beta.node
+    )
 
 
 def test_pages_that_come_after_a_restart_have_new_numbers() -> None:
@@ -112,7 +114,7 @@ def test_refusal_is_remembered_until_its_sender_has_it_on_disk(seed: int) -> Non
         # Commits take so long that the next window is sent before any removal is durable.
         pair.post("b", queue=CLOSED)
         pair.alpha.disk.sync_s = 2.0
-        posting = sim.spawn(pair.mail.post("beta", "orders", b"c"), pair.alpha.node)
+        posting = sim.spawn(pair.mail.send("orders", b"c", to="beta"), pair.alpha.node)
         sim.run_until(posting.done, timeout=DELIVERY_S, description="c is posted")
         sim.run_for(1.0)
         pair.restart(pair.alpha)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from postroad.durable import bridge
-from postroad.durable.exchange import Answer
+from postroad.durable.bridges import bridge
+from postroad.durable.bridges.protocol import StreamAck
 from postroad.durable.store.rows import Peer
 from postroad.testing import LivenessFailure, SimCluster
 from tests.simulation.durable.pair import Pair
@@ -23,7 +23,7 @@ def restore_sender(pair: Pair) -> None:
 
 
 def start_epoch(pair: Pair) -> int:
-    return pair.sim.run(pair.mail.start_epoch("beta"), pair.alpha.node)
+    return pair.sim.run(pair.mail.bridges.start_epoch("beta"), pair.alpha.node)
 
 
 def test_sender_that_forgot_is_refused() -> None:
@@ -94,10 +94,10 @@ def test_new_epoch_survives_a_crash() -> None:
 
 
 def test_stories_need_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    def trust(peer: Peer, answer: Answer, chain_here: bytes | None) -> None:
+    def trust(peer: Peer, answer: StreamAck, chain_here: bytes | None) -> None:
         """Compare nothing."""
 
-    monkeypatch.setattr(bridge, "compare", trust)
+    monkeypatch.setattr(bridge, "check_stream_consistency", trust)
     for story in (
         test_sender_that_forgot_is_refused,
         test_sender_that_forgot_and_posted_as_many_is_refused,

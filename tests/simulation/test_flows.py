@@ -10,30 +10,30 @@ import pytest
 
 from postroad.core.errors import NotRunningError, Reject
 from postroad.durable import Store, Transaction
-from postroad.durable.consumption import Consumption
-from postroad.durable.posting import Post, append_posts, check_posts
-from postroad.durable.shelf import Entry
+from postroad.durable.consumers.dispatcher import QueueDispatcher
+from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.durable.producer import EncodedMessage, append_sends, check_sends
 from postroad.durable.store.database import Database, Row
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.turn import Turn
 from postroad.durable.store.units import Unit, Work
-from postroad.flows import Flow, Status, tables
-from postroad.flows.alarm import Alarm
-from postroad.flows.commit import FlowCommit
-from postroad.flows.dialogues import Dialogues
-from postroad.flows.engine import Engine
-from postroad.flows.events import Admitted, Heard, Transition
-from postroad.flows.head import Head, Trouble
-from postroad.flows.intake import Intake
-from postroad.flows.log import Log
-from postroad.flows.machine import Machine
-from postroad.flows.messages import QUEUE, Letter, Rejection, encode_letter
-from postroad.flows.records import Kind, Record
-from postroad.flows.resident import Resident
+from postroad.flows import FlowContext, FlowStatus, tables
+from postroad.flows.alarm import WakeupTimer
+from postroad.flows.commit import FlowMutation
+from postroad.flows.dialogues import FlowSessions
+from postroad.flows.engine import FlowEngine
+from postroad.flows.events import FlowAdmitted, FlowTransition, SessionMessagesReceived
+from postroad.flows.head import FlowFailure, FlowState
+from postroad.flows.intake import SessionReceiver
+from postroad.flows.log import ReplayCursor
+from postroad.flows.machine import FlowStateMachine
+from postroad.flows.messages import QUEUE, SessionEnvelope, SessionReject, encode_session_envelope
+from postroad.flows.records import CommandKind, HistoryEntry
+from postroad.flows.resident import LoadedFlow
 from postroad.flows.schedule import Schedule
-from postroad.flows.scheduling import Scheduler, _advance
-from postroad.flows.stepping import Stepping
-from postroad.flows.writing import OnSettled, Writing
+from postroad.flows.scheduling import FlowScheduler, _advance
+from postroad.flows.stepping import StepExecutor
+from postroad.flows.writing import FlowMutationBuilder, OnFlowCommitted
 from postroad.testing import CRASH
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 
@@ -45,48 +45,50 @@ def test_seeds_pass(seeds: range) -> None:
     check_seeds("flows", seeds)
 
 
-@BUGS.replace(FlowCommit, "apply", LIVENESS, 1)
-def plant_forgotten_receipts(_: Any, self: FlowCommit, ledger: Ledger) -> None:
+@BUGS.replace(FlowMutation, "apply", LIVENESS, 1)
+def plant_forgotten_receipts(_: Any, self: FlowMutation, ledger: Ledger) -> None:
     self._write(ledger)
-    append_posts(ledger, self._posts, check_posts(ledger, self._posts))
+    append_sends(ledger, self._posts, check_sends(ledger, self._posts))
 
 
 @BUGS.plant(CORRECTNESS, 1)
 def plant_letters_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def post(posts: Sequence[Post], ledger: Ledger) -> None:
-        append_posts(ledger, posts, check_posts(ledger, posts))
+    def post(posts: Sequence[EncodedMessage], ledger: Ledger) -> None:
+        append_sends(ledger, posts, check_sends(ledger, posts))
 
-    def submit(store: Store, unit: FlowCommit) -> None:
+    def submit(store: Store, mutation: FlowMutation) -> None:
         try:
-            store.submit(unit)
+            store.submit(mutation)
         except NotRunningError as error:
-            unit.settle(error)
+            mutation.settle(error)
 
-    def post_and_release(self: Resident, store: Store) -> None:
-        if any(it.is_begun for it in self.step_txs):
+    def post_and_release(self: LoadedFlow, store: Store) -> None:
+        if any(tx.is_started for tx in self.step_transactions):
             return
-        for unit in self.take_held():
-            if unit._posts:
-                work = Work(partial(post, unit._posts))
+        for mutation in self.take_held_mutations():
+            if mutation._posts:
+                work = Work(partial(post, mutation._posts))
                 work.done.add_done_callback(lambda done: done.exception())
                 store.submit(work)
-                unit._posts = ()
-            asyncio.get_running_loop().call_later(0.01, submit, store, unit)
+                mutation._posts = ()
+            asyncio.get_running_loop().call_later(0.01, submit, store, mutation)
 
-    monkeypatch.setattr(Resident, "release", post_and_release)
-
-
-@BUGS.replace(Log, "__init__", CORRECTNESS, 1)
-def plant_records_that_are_skipped(init: Any, self: Log, records: Sequence[Record]) -> None:
-    is_skipped = bool(records) and records[-1].kind is Kind.STEP
-    init(self, records[:-1] if is_skipped else records)
+    monkeypatch.setattr(LoadedFlow, "submit_held", post_and_release)
 
 
-@BUGS.replace(Engine, "admit", CORRECTNESS, 6)
+@BUGS.replace(ReplayCursor, "__init__", CORRECTNESS, 1)
+def plant_records_that_are_skipped(
+    init: Any, self: ReplayCursor, entries: Sequence[HistoryEntry]
+) -> None:
+    is_skipped = bool(entries) and entries[-1].kind is CommandKind.STEP
+    init(self, entries[:-1] if is_skipped else entries)
+
+
+@BUGS.replace(FlowEngine, "start_flow", CORRECTNESS, 6)
 def plant_begun_before_commit(
-    admit: Any, self: Engine, head: Head, event: Admitted
+    admit: Any, self: FlowEngine, state: FlowState, event: FlowAdmitted
 ) -> asyncio.Future[None]:
-    admit(self, head, event).add_done_callback(lambda done: done.exception())
+    admit(self, state, event).add_done_callback(lambda done: done.exception())
     told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     told.set_result(None)
     return told
@@ -94,28 +96,28 @@ def plant_begun_before_commit(
 
 @BUGS.plant(CORRECTNESS, 0)
 def plant_result_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_unit = Writing.make_unit
-    engines: dict[Writing, Engine] = {}
-    init = Engine.__init__
+    make_unit = FlowMutationBuilder.build
+    engines: dict[FlowMutationBuilder, FlowEngine] = {}
+    init = FlowEngine.__init__
 
-    def init_and_remember(self: Engine, *args: Any) -> None:
+    def init_and_remember(self: FlowEngine, *args: Any) -> None:
         init(self, *args)
-        engines[self.writing] = self
+        engines[self.mutations] = self
 
     def make_and_tell(
-        self: Writing,
-        resident: Resident,
-        machine: Machine,
-        transition: Transition,
+        self: FlowMutationBuilder,
+        loaded: LoadedFlow,
+        machine: FlowStateMachine,
+        transition: FlowTransition,
         tx: Transaction | None,
-        on_settled: OnSettled,
-    ) -> FlowCommit:
-        if transition.is_over:
-            engines[self].results.tell(machine.head)
-        return make_unit(self, resident, machine, transition, tx, on_settled)
+        on_committed: OnFlowCommitted,
+    ) -> FlowMutation:
+        if transition.is_ended:
+            engines[self].result_waiters.resolve(machine.state)
+        return make_unit(self, loaded, machine, transition, tx, on_committed)
 
-    monkeypatch.setattr(Engine, "__init__", init_and_remember)
-    monkeypatch.setattr(Writing, "make_unit", make_and_tell)
+    monkeypatch.setattr(FlowEngine, "__init__", init_and_remember)
+    monkeypatch.setattr(FlowMutationBuilder, "build", make_and_tell)
 
 
 class Nothing(Unit):
@@ -130,10 +132,10 @@ class Nothing(Unit):
 
 @BUGS.plant(CORRECTNESS, 4)
 def plant_rows_apart_from_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    end, commit = Turn.end, Engine.commit
+    end, commit = Turn.end, FlowEngine.commit
     stores: list[Any] = []
 
-    def commit_and_remember(self: Engine, *args: Any) -> None:
+    def commit_and_remember(self: FlowEngine, *args: Any) -> None:
         stores.append(self.store)
         try:
             commit(self, *args)
@@ -141,29 +143,29 @@ def plant_rows_apart_from_step(monkeypatch: pytest.MonkeyPatch) -> None:
             stores.pop()
 
     def end_apart(self: Turn, unit: Unit | None) -> None:
-        if isinstance(unit, FlowCommit):
+        if isinstance(unit, FlowMutation):
             end(self, Nothing())
             asyncio.get_running_loop().call_later(0.01, stores[-1].submit, unit)
         else:
             end(self, unit)
 
-    monkeypatch.setattr(Engine, "commit", commit_and_remember)
+    monkeypatch.setattr(FlowEngine, "commit", commit_and_remember)
     monkeypatch.setattr(Turn, "end", end_apart)
 
 
-@BUGS.replace(FlowCommit, "_write", LIVENESS, 1)
-def plant_mail_that_stays(write: Any, self: FlowCommit, ledger: Ledger) -> None:
-    self.transition.forgets_mail = False
+@BUGS.replace(FlowMutation, "_write", LIVENESS, 1)
+def plant_mail_that_stays(write: Any, self: FlowMutation, ledger: Ledger) -> None:
+    self.transition.clears_buffer = False
     write(self, ledger)
 
 
 def _keep_only(monkeypatch: pytest.MonkeyPatch, is_kept: Callable[[Row], bool]) -> None:
-    insert = tables.insert_mail
+    insert = tables.insert_buffered
 
     def insert_some(database: Database, rows: Sequence[Row]) -> None:
         insert(database, [row for row in rows if is_kept(row)])
 
-    monkeypatch.setattr(tables, "insert_mail", insert_some)
+    monkeypatch.setattr(tables, "insert_buffered", insert_some)
 
 
 @BUGS.plant(CORRECTNESS, 3)
@@ -176,92 +178,101 @@ def plant_messages_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     _keep_only(monkeypatch, lambda row: row[2] is None)
 
 
-@BUGS.replace(Alarm, "set", LIVENESS, 1)
-def plant_alarm_that_is_not_set(_: Any, self: Alarm, due_ms: int) -> None:
+@BUGS.replace(WakeupTimer, "set", LIVENESS, 1)
+def plant_alarm_that_is_not_set(_: Any, self: WakeupTimer, due_ms: int) -> None:
     """Wake nobody."""
 
 
-@BUGS.replace(Engine, "_on_lost", LIVENESS, 5)
-def plant_commits_that_fail_unheard(_: Any, self: Engine, *args: Any, **kwargs: Any) -> None:
+@BUGS.replace(FlowEngine, "_on_commit_failed", LIVENESS, 5)
+def plant_commits_that_fail_unheard(_: Any, self: FlowEngine, *args: Any, **kwargs: Any) -> None:
     """Take it for done."""
 
 
-@BUGS.replace(Flow, "random", CORRECTNESS, 0)
-def plant_other_random_numbers(_: Any, self: Flow) -> random.Random:
+@BUGS.replace(FlowContext, "random", CORRECTNESS, 0)
+def plant_other_random_numbers(_: Any, self: FlowContext) -> random.Random:
     return random.Random(random.random())
 
 
-@BUGS.replace(Dialogues, "fail_all", LIVENESS, 1)
+@BUGS.replace(FlowSessions, "fail_all", LIVENESS, 1)
 def plant_failures_that_nobody_is_told(
-    _: Any, self: Dialogues, trouble: Trouble, was: Status, transition: Transition
+    _: Any, self: FlowSessions, failure: FlowFailure, was: FlowStatus, transition: FlowTransition
 ) -> None:
     """Say nothing."""
 
 
-@BUGS.replace(Dialogues, "hear", LIVENESS, 0)
+@BUGS.replace(FlowSessions, "on_message", LIVENESS, 0)
 def plant_paused_flows_do_not_listen(
-    hear: Any, self: Dialogues, event: Heard, transition: Transition
+    hear: Any, self: FlowSessions, event: SessionMessagesReceived, transition: FlowTransition
 ) -> None:
-    if self._head.status is Status.PAUSED:
-        transition.receipts.append(event.receipt)
+    if self._state.status is FlowStatus.PAUSED:
+        transition.ack_tokens.append(event.ack_token)
     else:
         hear(self, event, transition)
 
 
-@BUGS.replace(Stepping, "start", LIVENESS, 1)
-def plant_steps_that_are_not_resumed(start: Any, self: Stepping, id: int, asks: list[Any]) -> None:
+@BUGS.replace(StepExecutor, "start", LIVENESS, 1)
+def plant_steps_that_are_not_resumed(
+    start: Any, self: StepExecutor, id: int, asks: list[Any]
+) -> None:
     start(self, id, asks[:1])
 
 
-@BUGS.replace(Resident, "release", CORRECTNESS, 0)
-def plant_commits_overtaken_by_a_step(_: Any, self: Resident, store: Store) -> None:
-    for unit in self.take_held():
-        store.submit(unit)
+@BUGS.replace(LoadedFlow, "submit_held", CORRECTNESS, 0)
+def plant_commits_overtaken_by_a_step(_: Any, self: LoadedFlow, store: Store) -> None:
+    for mutation in self.take_held_mutations():
+        store.submit(mutation)
 
 
-@BUGS.replace(Scheduler, "_begin", CORRECTNESS, 102)
+@BUGS.replace(FlowScheduler, "_commit_start", CORRECTNESS, 102)
 async def plant_schedules_apart_from_flows(
-    begin: Any, self: Scheduler, schedule: Schedule, moved: Schedule, head: Head
+    begin: Any, self: FlowScheduler, schedule: Schedule, moved: Schedule, state: FlowState
 ) -> Any:
     await self._store.write(lambda ledger: _advance(ledger, schedule, moved))
-    return await begin(self, moved, moved, head)
+    return await begin(self, moved, moved, state)
 
 
-@BUGS.replace(Intake, "_reject", LIVENESS, 7)
+@BUGS.replace(SessionReceiver, "_reject", LIVENESS, 7)
 def plant_rejections_apart_from_letters(
-    _: Any, self: Intake, consumption: Consumption, entry: Entry, letter: Letter, text: str
+    _: Any,
+    self: SessionReceiver,
+    consumption: QueueDispatcher,
+    entry: QueuedMessage,
+    envelope: SessionEnvelope,
+    text: str,
 ) -> None:
-    answer = Letter(letter.key, True, [Rejection(text, "planted")])
-    peer, engine = entry.home.sender, self._engine
+    answer = SessionEnvelope(envelope.key, True, [SessionReject(text, "planted")])
+    peer, engine = entry.location.sender, self._engine
 
     async def reject() -> None:
         await asyncio.sleep(0.5)
-        await engine.mail.post(peer, QUEUE, encode_letter(answer))
+        await engine.queues.send(QUEUE, encode_session_envelope(answer), to=peer)
 
-    consumption.acknowledge(entry)
+    consumption.ack(entry)
     engine.background.spawn(reject(), "rejection")
 
 
-@BUGS.replace(Intake, "_take", CORRECTNESS, 0)
+@BUGS.replace(SessionReceiver, "_dispatch", CORRECTNESS, 0)
 def plant_garbage_in_silence(
-    take: Any, self: Intake, consumption: Consumption, entry: Entry
+    take: Any, self: SessionReceiver, consumption: QueueDispatcher, entry: QueuedMessage
 ) -> None:
     try:
         take(self, consumption, entry)
     except Reject:
-        consumption.acknowledge(entry)
+        consumption.ack(entry)
 
 
-@BUGS.replace(Machine, "_move_time", CORRECTNESS, 31)
-def plant_time_that_goes_back(_: Any, self: Machine, now_ms: int) -> None:
+@BUGS.replace(FlowStateMachine, "_move_time", CORRECTNESS, 31)
+def plant_time_that_goes_back(_: Any, self: FlowStateMachine, now_ms: int) -> None:
     self.now_ms = now_ms
 
 
-@BUGS.replace(Engine, "set_timer", CRASH, 2)
-def plant_exception(set_timer: Any, self: Engine, resident: Resident, machine: Machine) -> None:
-    if machine.head.status is Status.RETRYING:
+@BUGS.replace(FlowEngine, "set_timer", CRASH, 2)
+def plant_exception(
+    set_timer: Any, self: FlowEngine, loaded: LoadedFlow, machine: FlowStateMachine
+) -> None:
+    if machine.state.status is FlowStatus.RETRYING:
         raise IndexError("too many")
-    set_timer(self, resident, machine)
+    set_timer(self, loaded, machine)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=str)

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from postroad.flows import Status
-from postroad.flows.quarantine import STRIKES_MAX
+from postroad.flows import FlowStatus
+from postroad.flows.quarantine import CRASHES_ALONE_MAX
 from postroad.testing import SimCluster
 from tests.simulation.flows.bank import INITIATORS
 from tests.simulation.flows.findings import heads_of
@@ -54,7 +54,7 @@ def test_a_flow_that_an_operator_tries_again_is_not_parked_when_it_is_read_again
         world = World(sim, plan_of(order, config=config))
         machine = world.machines["n0"]
         with world.traps.armed():
-            for _ in range(2 + STRIKES_MAX):
+            for _ in range(2 + CRASHES_ALONE_MAX):
                 trap = world.traps.kill(machine, "flows.step.done")
                 world.start_all()
                 sim.run_for(3.0)
@@ -70,14 +70,14 @@ def test_a_session_that_was_kept_for_code_to_come_is_rejected_if_the_code_is_not
         world.start_all()
         sim.run_for(3.0)
         (kept,) = heads_of(world.machines["n1"])
-        assert kept.status is Status.HELD
+        assert kept.status is FlowStatus.HELD
         del world.code["n1"]
         world.machines["n1"].kill()
         finish(world)
         (rejected,) = heads_of(world.machines["n1"])
     assert world.orders.endings["order"].startswith("rejected")
-    assert rejected.trouble is not None
-    assert rejected.trouble.failure.text == "let talks to versions 1 of lease, not to 2"
+    assert rejected.failure is not None
+    assert rejected.failure.error.text == "let talks to versions 1 of lease, not to 2"
 
 
 def test_a_process_that_ends_while_it_waits_for_a_flow_leaves_nothing_behind() -> None:

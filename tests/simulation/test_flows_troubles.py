@@ -7,9 +7,15 @@ from random import Random
 import msgspec
 import pytest
 
-from postroad.flows import CatchUp, Definition, Flow, Status, flow
-from postroad.flows.life import ENDED
-from postroad.flows.messages import QUEUE, Failed, Letter, SessionKey, encode_letter
+from postroad.flows import CatchUpPolicy, FlowContext, FlowDefinition, FlowStatus, flow
+from postroad.flows.life import TERMINAL_STATUSES
+from postroad.flows.messages import (
+    QUEUE,
+    SessionEnvelope,
+    SessionError,
+    SessionKey,
+    encode_session_envelope,
+)
 from postroad.testing import SimCluster
 from tests.simulation.durable.process import Machine
 from tests.simulation.flows import bank
@@ -28,16 +34,16 @@ SLOW = msgspec.structs.replace(ORDER, payee_rest_s=3.0)
 PAYDAY = Timetable(
     order=msgspec.structs.replace(ORDER, name="payday", kind=Kind.SALARY),
     minutes=1,
-    catch_up=CatchUp.ALL,
+    catch_up=CatchUpPolicy.ALL,
 )
 MINUTE_S = 60.0
 AFTER = "durable.commit.after"
 
 
-def status_of(machine: Machine) -> Status:
+def status_of(machine: Machine) -> FlowStatus:
     """That of the only flow."""
-    (head,) = heads_of(machine)
-    return head.status
+    (state,) = heads_of(machine)
+    return state.status
 
 
 # Letters.
@@ -66,11 +72,11 @@ def test_letter_by_somebody_who_has_no_part_in_the_session() -> None:
         world = World(sim, plan_of(SLOW))
         world.start_all()
         sim.run_for(1.0)
-        (head,) = heads_of(world.machines["n0"])
-        letter = Letter(SessionKey(head.id, 1), True, [Failed("forged")])
+        (state,) = heads_of(world.machines["n0"])
+        envelope = SessionEnvelope(SessionKey(state.id, 1), True, [SessionError("forged")])
         mail = world.machines["n2"].mail
         assert mail is not None
-        sim.run(mail.post("n0", QUEUE, encode_letter(letter)), timeout=1.0)
+        sim.run(mail.send(QUEUE, encode_session_envelope(envelope), to="n0"), timeout=1.0)
         finish(world)
         assert not find_dead(world)
     assert world.orders.endings["order"].startswith("paid")
@@ -88,26 +94,26 @@ def test_peer_that_nobody_knows() -> None:
         assert machine.mail is not None
         peers = sim.run(machine.mail.statistics(), timeout=1.0).peers
         assert [name for name, it in peers.items() if it.depth] == ["nobody"]
-        statuses = [it.status for it in heads_of(machine)]
-        assert sorted(statuses) == [Status.DONE, Status.RUNNING]
+        statuses = [state.status for state in heads_of(machine)]
+        assert sorted(statuses) == [FlowStatus.COMPLETED, FlowStatus.RUNNING]
 
 
 # Code.
 
 
-def changed(change: str) -> Definition[[Order], str]:
+def changed(change: str) -> FlowDefinition[[Order], str]:
     """The code of payments, as somebody may have changed it."""
 
     @flow(name="pay")
-    async def pay(flow: Flow, order: Order) -> str:
+    async def pay(ctx: FlowContext, order: Order) -> str:
         if change == "extra":
-            await flow.step(draw_number)
-        session = flow.open(order.payee)
+            await ctx.step(draw_number)
+        session = ctx.open_session(order.payee)
         if change == "reordered":
             await session.send(order)
         if change != "fewer":
             more = 1 if change == "arguments" else 0
-            await bank._move(flow, order, "debit", -order.amount - more)
+            await bank._move(ctx, order, "debit", -order.amount - more)
         if change == "shorter":
             return "nothing"
         await session.send(order)
@@ -127,7 +133,7 @@ def test_changed_code(change: str) -> None:
             world.start_all()
             sim.run_for(1.0)
             payer.kill()
-            others = [it for it in bank.ALL if it.name != "pay"]
+            others = [definition for definition in bank.ALL if definition.name != "pay"]
             world.code["n0"] = (changed(change), *others)
             for _ in range(2):
                 # What follows from the letters of the payee is not done either.
@@ -138,10 +144,10 @@ def test_changed_code(change: str) -> None:
                 assert trap.has_fired
             world.start_all()
             sim.run_for(2.0)
-            assert status_of(payer) is Status.PARKED
-            (head,) = heads_of(payer)
-            assert head.trouble is not None
-            assert "the code of this flow does not fit its record" in head.trouble.detail
+            assert status_of(payer) is FlowStatus.PARKED
+            (state,) = heads_of(payer)
+            assert state.failure is not None
+            assert "the code of this flow does not fit its record" in state.failure.detail
             del world.code["n0"]
             payer.kill()
             payer.start()
@@ -167,11 +173,11 @@ def test_result_that_cannot_be_written_down(monkeypatch: pytest.MonkeyPatch) -> 
                 world.start_all()
                 sim.run_for(2.0)
             assert trap.has_fired
-            assert status_of(payer) is Status.PARKED
-            (head,) = heads_of(payer)
-            assert head.trouble is not None
+            assert status_of(payer) is FlowStatus.PARKED
+            (state,) = heads_of(payer)
+            assert state.failure is not None
             text = "what step 'scribble' returned cannot be written down"
-            assert head.trouble.failure.text.startswith(text)
+            assert state.failure.error.text.startswith(text)
             monkeypatch.undo()
             finish(world)
     assert world.orders.endings["order"].startswith("paid")
@@ -193,7 +199,7 @@ def test_two_processes_with_one_store() -> None:
         sim.run_for(7.0)
         assert twin.mail is None
         assert world.orders.endings["order"].startswith("paid")
-        assert status_of(first) in ENDED
+        assert status_of(first) in TERMINAL_STATUSES
         finish(world)
 
 
@@ -265,7 +271,7 @@ def test_disk_that_takes_nothing(victim: str) -> None:
 
 
 def ids_of(machine: Machine, names: Sequence[str]) -> list[int]:
-    found = {it.client_id: it.id for it in heads_of(machine)}
+    found = {state.client_id: state.id for state in heads_of(machine)}
     return [found[name] for name in names]
 
 
@@ -298,7 +304,7 @@ def test_clock_that_is_set_back(restarts: bool) -> None:
         finish(world)
         sleeping, later = ids_of(payer, ["sleeper", "late"])
         assert sleeping < later
-        assert len({it.id for it in heads_of(payer)}) == len(heads_of(payer))
+        assert len({state.id for state in heads_of(payer)}) == len(heads_of(payer))
 
 
 def test_clock_that_is_set_forward() -> None:

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from postroad.core.errors import PeerTimeoutError
+from postroad.net.connections.handler_tasks import Backlog
 from postroad.testing import CRASH
 from postroad.wire import NEVER, DeadlineMap, WireConnection
+from postroad.wire.codecs import Version3Codec
 from postroad.wire.frame_reader import FrameReader
 from postroad.wire.heartbeats import Heartbeats, PingHeartbeats
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
@@ -19,7 +21,7 @@ def test_seeds_pass(seeds: range) -> None:
     check_seeds("wire", seeds)
 
 
-@BUGS.replace(FrameReader, "feed", CORRECTNESS, 5)
+@BUGS.replace(FrameReader, "feed", CORRECTNESS, 16)
 def plant_byte_lost_at_split(feed: Any, reader: FrameReader, data: bytes) -> Any:
     frames = feed(reader, data)
     if len(reader._rest) == 30:
@@ -27,25 +29,25 @@ def plant_byte_lost_at_split(feed: Any, reader: FrameReader, data: bytes) -> Any
     return frames
 
 
-@BUGS.replace(DeadlineMap, "pop_expired", LIVENESS, 2)
+@BUGS.replace(DeadlineMap, "pop_expired", LIVENESS, 3)
 def plant_no_expiry(_: Any, pending: DeadlineMap[object], now: float) -> list[tuple[int, object]]:
     pending.next_deadline = NEVER
     return []
 
 
-@BUGS.replace(DeadlineMap, "pop_expired", CORRECTNESS, 2)
+@BUGS.replace(DeadlineMap, "pop_expired", CORRECTNESS, 3)
 def plant_early_expiry(take: Any, pending: DeadlineMap[object], now: float) -> Any:
     return take(pending, now + 1)
 
 
-@BUGS.replace(Heartbeats, "tick", LIVENESS, 8)
+@BUGS.replace(Heartbeats, "tick", LIVENESS, 17)
 def plant_endless_patience(
     tick: Any, self: Heartbeats, now: float, last_read: float, last_write: float
 ) -> None:
     tick(self, now, now, last_write)
 
 
-@BUGS.replace(PingHeartbeats, "tick", CORRECTNESS, 2)
+@BUGS.replace(PingHeartbeats, "tick", CORRECTNESS, 14)
 def plant_impatience(
     tick: Any, self: PingHeartbeats, now: float, last_read: float, last_write: float
 ) -> None:
@@ -54,25 +56,25 @@ def plant_impatience(
     tick(self, now, last_read, last_write)
 
 
-@BUGS.replace(PingHeartbeats, "__init__", CORRECTNESS, 2)
+@BUGS.replace(PingHeartbeats, "__init__", CORRECTNESS, 0)
 def plant_no_heartbeats(init: Any, self: PingHeartbeats, *settings: float) -> None:
     init(self, *settings)
     self.interval_s = NEVER
 
 
-@BUGS.replace(WireConnection, "reply", CORRECTNESS, 0)
+@BUGS.replace(Version3Codec, "encode_reply", CORRECTNESS, 0)
 def plant_second_answer(
-    reply: Any, self: WireConnection, id: int, status: int, payload: bytes, *more: object
+    encode: Any, self: Version3Codec, out: list[bytes], id: int, *more: object
 ) -> None:
     for _ in range(2):
-        reply(self, id, status, payload, *more)
+        encode(self, out, id, *more)
 
 
-@BUGS.replace(WireConnection, "reply", CORRECTNESS, 1)
+@BUGS.replace(Version3Codec, "encode_reply", CORRECTNESS, 1)
 def plant_wrong_id(
-    reply: Any, self: WireConnection, id: int, status: int, payload: bytes, *more: object
+    encode: Any, self: Version3Codec, out: list[bytes], id: int, *more: object
 ) -> None:
-    reply(self, max(1, id - 1), status, payload, *more)
+    encode(self, out, max(1, id - 1), *more)
 
 
 @BUGS.replace(WireConnection, "receive_data", CRASH, 0)
@@ -82,10 +84,11 @@ def plant_exception(receive: Any, self: WireConnection, data: bytes, now: float)
     return receive(self, data, now)
 
 
-@BUGS.plant(LIVENESS, 0)
-def plant_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postroad.testing.simulation.timeline.ACTIONS_MAX", 5_000)
-    monkeypatch.setattr(WireConnection, "deadline", lambda self: 0.0)
+@BUGS.replace(Backlog, "pop_first", CORRECTNESS, 0)
+def plant_request_handled_twice(pop: Any, self: Backlog) -> Any:
+    first = pop(self)
+    self.add(*first)
+    return first
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=str)

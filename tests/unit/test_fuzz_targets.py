@@ -18,9 +18,9 @@ from postroad.cluster.membership import TRANSITIONS, MemberState, StateChangeCau
 from postroad.cluster.membership import gossip as packets
 from postroad.cluster.membership import member_table as roster
 from postroad.core.errors import Reject
-from postroad.durable import letters
-from postroad.durable.dedup import FreshPage
-from postroad.durable.exchange import Window
+from postroad.durable import stored_messages
+from postroad.durable.bridges.dedup import NewBatch
+from postroad.durable.bridges.protocol import StreamWindow
 from postroad.flows import messages
 from postroad.wire import Frame, WireConnection, datagram
 from postroad.wire import zeebe_heartbeats as sbe
@@ -167,37 +167,37 @@ def plant_belief_in_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_unmapped_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuzz.targets.durable.decode_page", letters._page_decoder.decode)
+    monkeypatch.setattr("fuzz.targets.durable.decode_batch", stored_messages._page_decoder.decode)
 
 
 def plant_boundless_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    def decode(page: bytes) -> list[letters.Letter]:
-        found = letters.decode_page(page)
-        return [msgspec.structs.replace(it, due_ms=it.due_ms << 62) for it in found]
+    def decode(page: bytes) -> list[stored_messages.StoredMessage]:
+        found = stored_messages.decode_batch(page)
+        return [msgspec.structs.replace(it, deliver_at_ms=it.deliver_at_ms << 62) for it in found]
 
-    monkeypatch.setattr("fuzz.targets.durable.decode_page", decode)
+    monkeypatch.setattr("fuzz.targets.durable.decode_batch", decode)
     monkeypatch.setattr("fuzz.targets.durable.validate_message", lambda *arguments: None)
 
 
 def plant_credulous_intake(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sift(watermark: int, chain: bytes, window: Window) -> list[FreshPage]:
-        return [FreshPage(window.first, page, True) for page in window.pages]
+    def new_batches(watermark: int, chain: bytes, window: StreamWindow) -> list[NewBatch]:
+        return [NewBatch(window.first, page, True) for page in window.batches]
 
-    monkeypatch.setattr("fuzz.targets.durable.sift", sift)
+    monkeypatch.setattr("fuzz.targets.durable.new_batches", new_batches)
 
 
 def plant_unmapped_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuzz.targets.flows.decode_letter", messages._decoder.decode)
+    monkeypatch.setattr("fuzz.targets.flows.decode_session_envelope", messages._decoder.decode)
 
 
 def plant_session_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    def decode(body: bytes) -> messages.Letter:
+    def decode(body: bytes) -> messages.SessionEnvelope:
         try:
             return messages._decoder.decode(body)
         except (msgspec.DecodeError, ValueError):
             raise Reject("no letter") from None
 
-    monkeypatch.setattr("fuzz.targets.flows.decode_letter", decode)
+    monkeypatch.setattr("fuzz.targets.flows.decode_session_envelope", decode)
 
 
 @pytest.mark.parametrize(

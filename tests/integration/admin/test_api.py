@@ -19,13 +19,13 @@ PROBLEM = "application/problem+json"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     async with served(tmp_path_factory.mktemp("alpha")) as found:
-        await found.node.mail.declare("orders")
+        await found.node.queues.declare("orders")
         yield found
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def node(shared: Served) -> Served:
-    await shared.node.mail.resume("orders")
+    await shared.node.queues.admin.resume("orders")
     return shared
 
 
@@ -146,7 +146,7 @@ async def test_what_nobody_expected_is_told_to_the_log_alone(
     async def fail() -> None:
         raise RuntimeError("the secret is hush")
 
-    monkeypatch.setattr(node.node.mail, "statistics", fail)
+    monkeypatch.setattr(node.node.queues.admin, "statistics", fail)
     reply = await node.ask("/api/v1/queue/ls")
     assert reply.status == 500
     assert b"hush" not in reply.body
@@ -159,7 +159,7 @@ async def test_operation_taking_too_long(tmp_path: Path, monkeypatch: pytest.Mon
         await asyncio.Event().wait()
 
     async with served(tmp_path, admin={"request_timeout_s": 0.2}) as node:
-        monkeypatch.setattr(node.node.mail, "statistics", wait_for_ever)
+        monkeypatch.setattr(node.node.queues.admin, "statistics", wait_for_ever)
         reply = await node.ask("/api/v1/queue/ls")
         assert reply.status == 503
         assert reply.headers["retry-after"] == "1"

@@ -28,7 +28,7 @@ async def node(
 ) -> AsyncIterator[Served]:
     directory = tmp_path_factory.mktemp("alpha")
     async with served(directory, admin={"bind": request.param}) as found:
-        await found.node.mail.declare("orders")
+        await found.node.queues.declare("orders")
         yield found
 
 
@@ -143,7 +143,7 @@ async def secure(
 ) -> AsyncIterator[Served]:
     """A node that serves HTTPS."""
     async with served(tmp_path_factory.mktemp("secure"), admin=certificates.settings()) as node:
-        await node.node.mail.declare("orders")
+        await node.node.queues.declare("orders")
         yield node
 
 

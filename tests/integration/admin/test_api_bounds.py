@@ -224,7 +224,7 @@ async def test_clients_that_wait_for_the_node_are_not_closed_for_others(tmp_path
         changes = node.client.watch([("queue.ls", {})])
         assert (await asyncio.to_thread(next, changes))[0] == "queue.ls"
         async with idling(node, PLACES * 2, b""):
-            await node.node.mail.declare("bills")
+            await node.node.queues.declare("bills")
             assert (await asyncio.to_thread(next, changes))[1][0]["name"] == "bills"
         changes.close()
 

@@ -49,13 +49,13 @@ async def test_ready_until_it_drains(tmp_path: Path) -> None:
         reply = await node.ask("/readyz", token=None)
         assert (reply.status, reply.body) == (503, b"the node is draining\n")
         # It still tells its numbers.
-        assert (await samples_of(node))["postroad_part_failed{part=mail}"] == 0
+        assert (await samples_of(node))["postroad_part_failed{part=queues}"] == 0
 
 
 async def test_numbers_of_every_part(node: Served) -> None:
-    await node.node.mail.declare('odd"name"\\')
-    await node.node.mail.post("alpha", 'odd"name"\\', b"1")
-    begun = await node.node.flows.begin(pack, "apples")
+    await node.node.queues.declare('odd"name"\\')
+    await node.node.queues.send('odd"name"\\', b"1", to="alpha")
+    begun = await node.node.flows.start_flow(pack, "apples")
     assert await begun.result(10.0) == "packed apples"
     assert await node.node.broker.call("greeter.hello", {"name": "Ann"}) == "Hello Ann!"
     found = await samples_of(node)
@@ -86,9 +86,9 @@ async def test_failing_part_hides_no_other(node: Served, monkeypatch: pytest.Mon
     async def fail() -> None:
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(node.node.mail, "statistics", fail)
+    monkeypatch.setattr(node.node.queues, "statistics", fail)
     found = await samples_of(node)
-    assert found["postroad_part_failed{part=mail}"] == 1
+    assert found["postroad_part_failed{part=queues}"] == 1
     assert found["postroad_part_failed{part=flows}"] == 0
     assert found["postroad_cluster_members{}"] == 1
     assert not [name for name in found if name.startswith("postroad_queue")]

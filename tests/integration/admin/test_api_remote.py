@@ -36,7 +36,7 @@ async def running_pair(directory: Path, **admin: Any) -> AsyncIterator[tuple[Ser
     async with served(directory) as alpha:
         contacts = [str(alpha.node.service.address)]
         async with served(directory, "beta", admin=admin, cluster={"contacts": contacts}) as beta:
-            await beta.node.mail.declare("bills")
+            await beta.node.queues.declare("bills")
             await eventually(lambda: alpha.node.agent.member("beta"), "alpha knows beta")
             yield alpha, beta
 
@@ -117,7 +117,7 @@ async def test_off_refuses_everything_and_whoever_has_stopped_is_silent(tmp_path
 
 async def test_an_open_cluster_tells_other_members_nothing_by_default(tmp_path: Path) -> None:
     async with running_pair(tmp_path, remote=None) as (_, beta):
-        await beta.node.mail.post("beta", "bills", b"a body that is nobody's business")
+        await beta.node.queues.send("bills", b"a body that is nobody's business", to="beta")
         contact = str(beta.node.service.address)
         # A stranger who has neither a token nor a certificate, and simply joins.
         async with (
@@ -138,7 +138,7 @@ async def test_an_open_cluster_tells_other_members_nothing_by_default(tmp_path: 
 async def test_watch_another(alpha: Served, beta: Served) -> None:
     changes = alpha.client.watch([("queue.show", {"queue": "bills"})], node="beta")
     assert (await asyncio.to_thread(next, changes))[1]["depth"] == 0
-    await beta.node.mail.post("beta", "bills", b"1")
+    await beta.node.queues.send("bills", b"1", to="beta")
     found = await asyncio.to_thread(next, changes)
     while found[1]["depth"] == 0:
         found = await asyncio.to_thread(next, changes)

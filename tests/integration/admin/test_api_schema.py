@@ -42,7 +42,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     async def run() -> None:
         settings = {"request_timeout_s": 10.0}
         async with served(tmp_path_factory.mktemp("alpha"), admin=settings) as node:
-            await node.node.mail.declare("orders")
+            await node.node.queues.declare("orders")
             end = asyncio.Event()
             ending.append((asyncio.get_running_loop(), end))
             told.put(node.admin.url)

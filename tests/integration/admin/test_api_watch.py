@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     async with served(tmp_path_factory.mktemp("alpha")) as found:
-        await found.node.mail.declare("orders")
+        await found.node.queues.declare("orders")
         yield found
 
 
@@ -87,7 +87,7 @@ async def test_first_at_once_then_each_change(node: Served) -> None:
     async with watching(node, "operation=queue.show&queue.show.queue=orders") as stream:
         first = await stream.until("queue.show", lambda it: True)
         assert first["depth"] == 0
-        await node.node.mail.post("alpha", "orders", b"apples")
+        await node.node.queues.send("orders", b"apples", to="alpha")
         assert await stream.until("queue.show", lambda it: it["depth"] == 1)
 
 
@@ -102,7 +102,7 @@ async def test_a_problem_is_told_and_does_not_end_the_stream(node: Served) -> No
     async with watching(node, "operation=queue.show&queue.show.queue=late") as stream:
         problem = await stream.until("problem", lambda it: True)
         assert (problem["operation"], problem["status"]) == ("queue.show", 404)
-        await node.node.mail.declare("late")
+        await node.node.queues.declare("late")
         assert await stream.until("queue.show", lambda it: it["name"] == "late")
 
 
@@ -128,19 +128,19 @@ async def test_a_hundred_watchers_are_told_the_same(node: Served) -> None:
             async with watching(node, "operation=queue.show&queue.show.queue=many") as stream:
                 await stream.until("queue.show", lambda it: it["depth"] == 3)
 
-        await node.node.mail.declare("many")
+        await node.node.queues.declare("many")
         tasks = [group.create_task(watch_until_changed()) for _ in range(100)]
         await eventually(lambda: watch.watchers == 100, "all watch")
         assert watch.polled == 1
         for _ in range(3):
-            await node.node.mail.post("alpha", "many", b"pears")
+            await node.node.queues.send("many", b"pears", to="alpha")
     assert all(it.done() for it in tasks)
 
 
 async def test_a_watcher_that_does_not_read_is_dropped(tmp_path: Path) -> None:
     async with served(tmp_path, admin={"request_timeout_s": 0.5}) as node:
         for _ in range(600):
-            await node.node.mail.post("alpha", "large", b"x" * 16_000)
+            await node.node.queues.send("large", b"x" * 16_000, to="alpha")
         _reader, writer = await connect(node.admin.url)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(

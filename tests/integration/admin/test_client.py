@@ -27,7 +27,7 @@ from tests.support.admin.nodes import TOKEN, Served, config_of, served
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     async with served(tmp_path_factory.mktemp("alpha")) as found:
-        await found.node.mail.declare("orders")
+        await found.node.queues.declare("orders")
         yield found
 
 
@@ -77,7 +77,7 @@ async def test_other_texts_of_the_server(node: Served) -> None:
 async def test_layers_that_are_not_there(tmp_path: Path) -> None:
     config = config_of(tmp_path, node={"layers": ["cluster"]})
     async with Node(config, App()) as node, AdminServer(node) as admin:
-        with pytest.raises(UsageError, match="has no Mail"):
+        with pytest.raises(UsageError, match="has no DurableQueues"):
             await Served(node, admin).call("queue.ls")
 
 

@@ -11,11 +11,20 @@ import msgspec
 import pytest
 
 from postroad import MessagingService
-from postroad.admin.flows import Status, changing_flows, reading_flows
+from postroad.admin.flows import FlowStatus, changing_flows, reading_flows
 from postroad.core.errors import ConfigError, StoreLockedError, UsageError
-from postroad.durable import Mail, SqliteStore, StaticDirectory, store_at
-from postroad.flows import Flow, Flows, NoSuchFlow, PeerFailed, Session, flow, responds_to, tables
-from postroad.flows.quarantine import STRIKES_MAX
+from postroad.durable import DurableQueues, SqliteStore, StaticPeerDirectory, store_from_url
+from postroad.flows import (
+    FlowContext,
+    FlowNotFoundError,
+    FlowService,
+    FlowSession,
+    PeerFlowFailedError,
+    flow,
+    responder,
+    tables,
+)
+from postroad.flows.quarantine import CRASHES_ALONE_MAX
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.servers.postgres import fresh_database
 
@@ -24,18 +33,18 @@ is_broken = True
 
 
 @flow
-async def wait_for_word(flow: Flow) -> str:
+async def wait_for_word(ctx: FlowContext) -> str:
     """Does a step, and waits for a signal."""
-    await flow.step(done.append, "began")
-    flow.progress("waits for a word")
-    return await flow.signal("word", str)
+    await ctx.step(done.append, "began")
+    ctx.set_progress("waits for a word")
+    return await ctx.wait_for_signal("word", str)
 
 
 @flow
-async def break_down(flow: Flow, text: str) -> str:
+async def break_down(ctx: FlowContext, text: str) -> str:
     """Fails at its second step, for a reason that only an operator can mend."""
-    await flow.step(done.append, text)
-    return await flow.step(mend)
+    await ctx.step(done.append, text)
+    return await ctx.step(mend)
 
 
 def mend() -> str:
@@ -45,23 +54,25 @@ def mend() -> str:
 
 
 @flow
-async def ask(flow: Flow, peer: str) -> str:
-    return await flow.open(peer).send_and_receive("how long?", str)
+async def ask(ctx: FlowContext, peer: str) -> str:
+    return await ctx.open_session(peer).send_and_receive("how long?", str)
 
 
-@responds_to(ask)
-async def answer(flow: Flow, session: Session) -> None:
+@responder(ask)
+async def answer(ctx: FlowContext, session: FlowSession) -> None:
     await session.receive(str)
-    await flow.signal("never", str)
+    await ctx.wait_for_signal("never", str)
 
 
 @asynccontextmanager
-async def running(location: Path | str) -> AsyncIterator[Flows]:
+async def running(location: Path | str) -> AsyncIterator[FlowService]:
     """Node alpha with its flows."""
     async with (
         MessagingService("demo", "alpha") as service,
-        Mail(service, store_at(str(location)), directory=StaticDirectory()) as mail,
-        Flows(mail, [wait_for_word, break_down, ask, answer]) as flows,
+        DurableQueues(
+            service, store_from_url(str(location)), directory=StaticPeerDirectory()
+        ) as mail,
+        FlowService(mail, [wait_for_word, break_down, ask, answer]) as flows,
     ):
         yield flows
 
@@ -78,7 +89,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "alpha.db"
 
 
-async def until(flows: Flows, id: str, status: Status) -> None:
+async def until(flows: FlowService, id: str, status: FlowStatus) -> None:
     """Wait until a flow is of a status, in the store too."""
 
     async def is_there() -> bool:
@@ -90,22 +101,22 @@ async def until(flows: Flows, id: str, status: Status) -> None:
 async def leave_waiting(location: Path | str) -> str:
     """The id of a flow that waits for a word, at a node that was stopped."""
     async with running(location) as flows:
-        handle = await flows.begin_as("first", wait_for_word)
+        handle = await flows.start_flow_with_id("first", wait_for_word)
         await eventually(lambda: flows.history(handle.id), "its first step is done")
     return handle.id
 
 
 async def leave_parked(path: Path) -> str:
     async with running(path) as flows:
-        handle = await flows.begin(break_down, "once")
-        await until(flows, handle.id, Status.PARKED)
+        handle = await flows.start_flow(break_down, "once")
+        await until(flows, handle.id, FlowStatus.PARKED)
     return handle.id
 
 
 async def test_flows_are_seen_beside_a_running_node(path: Path) -> None:
     async with running(path) as flows:
-        handle = await flows.begin(break_down, "once")
-        await until(flows, handle.id, Status.PARKED)
+        handle = await flows.start_flow(break_down, "once")
+        await until(flows, handle.id, FlowStatus.PARKED)
         async with reading_flows(str(path)) as first, reading_flows(str(path)) as second:
             assert await first.list() == await flows.list()
             shown = await flows.show(handle.id)
@@ -121,7 +132,7 @@ async def test_what_is_looked_at_is_not_changed(path: Path) -> None:
     id = await leave_waiting(path)
     async with reading_flows(str(path)) as flows:
         before = await flows.show(id)
-        for change in (flows.kill(id), flows.resume(id), flows.fork(id, 0), flows.forget("first")):
+        for change in (flows.kill(id), flows.resume(id), flows.fork(id, 0), flows.delete("first")):
             with pytest.raises(UsageError, match="use changing_flows"):
                 await change
         assert await flows.list() == [msgspec.structs.replace(before, arguments=None)]
@@ -135,7 +146,7 @@ async def test_lists_are_narrowed_down(path: Path) -> None:
         assert [it.id for it in await flows.list("parked")] == [parked]
         assert [it.id for it in await flows.list(name="wait_for_word")] == [waiting]
         assert [it.id for it in await flows.list(before=waiting)] == [parked]
-        assert await flows.all_of(Status.PARKED) == [parked]
+        assert await flows.all_of(FlowStatus.PARKED) == [parked]
         with pytest.raises(ConfigError, match="no flow is ever 'odd'"):
             await flows.list("odd")
 
@@ -143,13 +154,13 @@ async def test_lists_are_narrowed_down(path: Path) -> None:
 async def test_store_that_never_had_flows(path: Path) -> None:
     async with (
         MessagingService("demo", "alpha") as service,
-        Mail(service, SqliteStore(path), directory=StaticDirectory()),
+        DurableQueues(service, SqliteStore(path), directory=StaticPeerDirectory()),
     ):
         pass
     for opening in (reading_flows, changing_flows):
         async with opening(str(path)) as flows:
             assert await flows.list() == []
-            with pytest.raises(NoSuchFlow, match="never had any"):
+            with pytest.raises(FlowNotFoundError, match="never had any"):
                 await flows.show("1")
 
 
@@ -158,18 +169,18 @@ async def test_paused_flow_rests_until_it_is_resumed(path: Path) -> None:
     async with changing_flows(str(path)) as flows:
         await flows.pause(id)
     async with running(path) as flows:
-        assert (await flows.show(id)).status is Status.PAUSED
+        assert (await flows.show(id)).status is FlowStatus.PAUSED
         await flows.signal(id, "word", "hello")
     async with changing_flows(str(path)) as flows:
         await flows.resume(id)
     async with running(path) as flows:
-        assert await (await flows.handle(id)).result(timeout=DEADLINE_S) == "hello"
+        assert await (await flows.get_handle(id)).result(timeout=DEADLINE_S) == "hello"
     assert done == ["began"]
 
 
 async def test_peer_of_a_killed_flow_is_told(path: Path) -> None:
     async with running(path) as flows:
-        asking = await flows.begin(ask, "alpha")
+        asking = await flows.start_flow(ask, "alpha")
 
         async def is_asked() -> bool:
             views = await flows.list(name="answer")
@@ -180,8 +191,8 @@ async def test_peer_of_a_killed_flow_is_told(path: Path) -> None:
     async with changing_flows(str(path)) as others:
         await others.kill(answering[0].id)
     async with running(path) as flows:
-        with pytest.raises(PeerFailed):
-            await (await flows.handle(asking.id)).result(timeout=DEADLINE_S)
+        with pytest.raises(PeerFlowFailedError):
+            await (await flows.get_handle(asking.id)).result(timeout=DEADLINE_S)
         failed = await flows.show(asking.id)
     async with reading_flows(str(path)) as others:
         killed = await others.show(answering[0].id)
@@ -193,22 +204,25 @@ async def test_parked_flow_is_tried_again_however_often_its_process_died(path: P
     global is_broken
     id = await leave_parked(path)
     async with changing_flows(str(path)) as flows:
-        head = await flows.head_of(id)
-        head.recoveries, head.strikes = flows.config.recoveries_max + 1, STRIKES_MAX
-        row = tables.head_row(head)
+        state = await flows.load_state(id)
+        state.crash_recoveries, state.crashes_alone = (
+            flows.config.recoveries_max + 1,
+            CRASHES_ALONE_MAX,
+        )
+        row = tables.state_row(state)
         await flows.engine.store.write(
-            lambda ledger: tables.update_head(ledger.database, row, with_arguments=False)
+            lambda ledger: tables.update_state(ledger.database, row, with_arguments=False)
         )
     async with running(path) as running_flows:
-        assert (await running_flows.show(id)).status is Status.PARKED
+        assert (await running_flows.show(id)).status is FlowStatus.PARKED
     async with changing_flows(str(path)) as flows:
         await flows.retry(id)
-        assert (await flows.show(id)).status is Status.RUNNING
+        assert (await flows.show(id)).status is FlowStatus.RUNNING
         with pytest.raises(UsageError, match=f"flow {id}: .* cannot retry"):
             await flows.retry(id)
     is_broken = False
     async with running(path) as flows:
-        assert await (await flows.handle(id)).result(timeout=DEADLINE_S) == "mended"
+        assert await (await flows.get_handle(id)).result(timeout=DEADLINE_S) == "mended"
     assert done == ["once"]
 
 
@@ -224,8 +238,8 @@ async def test_fork_goes_on_from_a_step_as_another_flow(path: Path) -> None:
         await flows.kill(id)
     is_broken = False
     async with running(path) as flows:
-        assert await (await flows.handle(copy)).result(timeout=DEADLINE_S) == "mended"
-        handle = await flows.begin(break_down, "twice")
+        assert await (await flows.get_handle(copy)).result(timeout=DEADLINE_S) == "mended"
+        handle = await flows.start_flow(break_down, "twice")
         assert handle.id > copy > id
         assert await handle.result(timeout=DEADLINE_S) == "mended"
     assert done == ["once", "twice"]
@@ -245,7 +259,7 @@ async def test_same_in_a_database_of_a_server() -> None:
         async with changing_flows(dsn) as flows:
             await flows.signal(id, "word", "hello")
         async with running(dsn) as flows_of_node:
-            assert await (await flows_of_node.handle(id)).result(timeout=DEADLINE_S) == "hello"
+            assert await (await flows_of_node.get_handle(id)).result(timeout=DEADLINE_S) == "hello"
 
 
 async def test_looking_and_changing_count_for_nothing(path: Path) -> None:
@@ -253,15 +267,15 @@ async def test_looking_and_changing_count_for_nothing(path: Path) -> None:
     id = await leave_parked(path)
     async with reading_flows(str(path)) as flows:
         before = await flows.show(id)
-        heads = await flows.head_of(id)
+        states = await flows.load_state(id)
     async with changing_flows(str(path)) as flows:
         assert await flows.show(id) == before
-        assert (await flows.head_of(id)).recoveries == heads.recoveries
+        assert (await flows.load_state(id)).crash_recoveries == states.crash_recoveries
 
 
 async def test_id_that_is_none(path: Path) -> None:
     await leave_parked(path)
     async with reading_flows(str(path)) as flows:
         for id in ("7", "no id", "7" * 16, "f" * 16, "f" * 40):
-            with pytest.raises(NoSuchFlow):
+            with pytest.raises(FlowNotFoundError):
                 await flows.show(id)

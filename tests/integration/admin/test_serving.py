@@ -106,7 +106,7 @@ async def test_disabled_is_nothing(tmp_path: Path) -> None:
 async def test_stop_does_not_wait_for_clients_that_do_not_read(tmp_path: Path) -> None:
     async with served(tmp_path) as node:
         for _ in range(600):
-            await node.node.mail.post("alpha", "large", b"x" * 16_000)
+            await node.node.queues.send("large", b"x" * 16_000, to="alpha")
         reader, writer = await connect(node.admin.url)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(

@@ -10,23 +10,23 @@ import pytest
 
 from postroad import MessagingService
 from postroad.cli.main import run
-from postroad.durable import Mail, SqliteStore, StaticDirectory
-from postroad.flows import Flow, Flows, flow
+from postroad.durable import DurableQueues, SqliteStore, StaticPeerDirectory
+from postroad.flows import FlowContext, FlowService, flow
 from tests.support.deadlines import DEADLINE_S, eventually
 
 paid: list[str] = []
 
 
 @flow
-async def approve(flow: Flow, order: str) -> str:
-    await flow.step(order.upper, name="register")
-    flow.progress(f"order {order} waits for approval")
-    return await flow.signal("approved", str)
+async def approve(ctx: FlowContext, order: str) -> str:
+    await ctx.step.with_options(name="register")(order.upper)
+    ctx.set_progress(f"order {order} waits for approval")
+    return await ctx.wait_for_signal("approved", str)
 
 
 @flow
-async def pay(flow: Flow, order: str) -> None:
-    await flow.step(print_check, order)
+async def pay(ctx: FlowContext, order: str) -> None:
+    await ctx.step(print_check, order)
 
 
 def print_check(order: str) -> None:
@@ -34,14 +34,14 @@ def print_check(order: str) -> None:
         raise ValueError("no paper\nin the printer")
 
 
-def use_flows(path: Path, work: Callable[[Flows], Awaitable[None]]) -> None:
+def use_flows(path: Path, work: Callable[[FlowService], Awaitable[None]]) -> None:
     """Run a node on a store, and stop it."""
 
     async def main() -> None:
         async with (
             MessagingService("demo", "alpha") as service,
-            Mail(service, SqliteStore(path), directory=StaticDirectory()) as mail,
-            Flows(mail, [approve, pay]) as flows,
+            DurableQueues(service, SqliteStore(path), directory=StaticPeerDirectory()) as mail,
+            FlowService(mail, [approve, pay]) as flows,
         ):
             await work(flows)
 
@@ -54,9 +54,9 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "alpha.db"
     paid.clear()
 
-    async def fill(flows: Flows) -> None:
-        waiting = await flows.begin_as("order-7", approve, "seven")
-        await flows.begin(pay, "eight")
+    async def fill(flows: FlowService) -> None:
+        waiting = await flows.start_flow_with_id("order-7", approve, "seven")
+        await flows.start_flow(pay, "eight")
 
         async def is_filled() -> bool:
             steps = await flows.history(waiting.id)
@@ -90,8 +90,8 @@ def result_of(path: Path, id: str) -> object:
     """What becomes of a flow when the node is started again."""
     results: list[object] = []
 
-    async def wait(flows: Flows) -> None:
-        results.append(await (await flows.handle(id)).result(timeout=DEADLINE_S))
+    async def wait(flows: FlowService) -> None:
+        results.append(await (await flows.get_handle(id)).result(timeout=DEADLINE_S))
 
     use_flows(path, wait)
     return results[0]
@@ -162,7 +162,7 @@ def test_killed_flow_has_ended(path: Path, capsys: pytest.CaptureFixture[str]) -
     assert run(["flow", "kill", "--store", str(path), *ids, *why, "--yes"]) == 0
     assert told(capsys) == ["2 flows killed."]
     assert run(["flow", "show", "--store", str(path), ids[1]]) == 0
-    assert "error: FlowKilled: paid by hand" in told(capsys)
+    assert "error: FlowKilledError: paid by hand" in told(capsys)
     assert run(["flow", "kill", "--store", str(path), ids[0], "--yes"]) == 1
     assert "has ended: it is killed" in capsys.readouterr().err
 
@@ -221,7 +221,7 @@ def test_running_node_is_looked_at_and_left_alone(
 ) -> None:
     id = id_of(path, "approve", capsys)
 
-    async def meddle(flows: Flows) -> None:
+    async def meddle(flows: FlowService) -> None:
         listed = await asyncio.to_thread(run, ["flow", "ls", "--store", str(path)])
         killed = await asyncio.to_thread(run, ["flow", "kill", "--store", str(path), id, "--yes"])
         assert (listed, killed) == (0, 1)

@@ -239,8 +239,8 @@ def test_lines_fit_on_a_terminal_and_have_colours(alpha: RunningNode) -> None:
 def test_long_work_shows_how_far_it_is(alpha: RunningNode) -> None:
     async def fill() -> None:
         for _ in range(600):
-            await alpha.node.mail.post("alpha", "crowd", b"x")
-        await alpha.node.mail.post("alpha", "calm", b"x")
+            await alpha.node.queues.send("crowd", b"x", to="alpha")
+        await alpha.node.queues.send("calm", b"x", to="alpha")
 
     alpha.do(fill())
     words = ["queue", "move", "crowd", "calm", "--yes", *alpha.place]
@@ -253,8 +253,8 @@ def test_long_work_shows_how_far_it_is(alpha: RunningNode) -> None:
 def test_many_dead_letters_are_tried_again_part_by_part(alpha: RunningNode) -> None:
     async def fill() -> None:
         for _ in range(501):
-            await alpha.node.mail.post("alpha", "orders", b"bad")
-        await until_dead(alpha.node.mail, 501)
+            await alpha.node.queues.send("orders", b"bad", to="alpha")
+        await until_dead(alpha.node.queues, 501)
 
     alpha.do(fill())
     with Terminal(["dlq", "retry", "--all", *alpha.place], {}) as terminal:

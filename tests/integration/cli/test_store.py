@@ -9,16 +9,16 @@ import pytest
 
 from postroad import MessagingService
 from postroad.cli.main import run
-from postroad.durable import Mail, Retry, SqliteStore, StaticDirectory
+from postroad.durable import DurableQueues, RetryPolicy, SqliteStore, StaticPeerDirectory
 
 
-def use_mail(path: Path, work: Callable[[Mail], Awaitable[None]]) -> None:
+def use_mail(path: Path, work: Callable[[DurableQueues], Awaitable[None]]) -> None:
     """Run a node on a store, and stop it."""
 
     async def main() -> None:
         async with (
             MessagingService("demo", "alpha") as service,
-            Mail(service, SqliteStore(path), directory=StaticDirectory()) as mail,
+            DurableQueues(service, SqliteStore(path), directory=StaticPeerDirectory()) as mail,
         ):
             await work(mail)
 
@@ -28,7 +28,7 @@ def use_mail(path: Path, work: Callable[[Mail], Awaitable[None]]) -> None:
 def depth(path: Path, queue: str) -> int:
     found: list[int] = []
 
-    async def look(mail: Mail) -> None:
+    async def look(mail: DurableQueues) -> None:
         found.append((await mail.statistics()).queues[queue].depth)
 
     use_mail(path, look)
@@ -40,13 +40,13 @@ def store(tmp_path: Path) -> Path:
     """A store with three messages for beta, and two dead letters."""
     path = tmp_path / "alpha.db"
 
-    async def fill(mail: Mail) -> None:
+    async def fill(mail: DurableQueues) -> None:
         for number in range(3):
-            await mail.post("beta", "orders", b"%d" % number)
+            await mail.send("orders", b"%d" % number, to="beta")
 
-        await mail.post("alpha", "letters", b"one", headers={"lang": "en"})
-        await mail.post("alpha", "letters", b"two")
-        once = Retry(attempts=1)
+        await mail.send("letters", b"one", to="alpha", headers={"lang": "en"})
+        await mail.send("letters", b"two", to="alpha")
+        once = RetryPolicy(max_attempts=1)
         for message in await mail.pull("letters", limit=2, timeout=10, retry=once):
             message.nack("no paper\nsecond line")
 
@@ -76,7 +76,7 @@ def test_mail_is_listed_and_stays(store: Path, capsys: pytest.CaptureFixture[str
         assert [row[-1] for row in rows(capsys)[1:]] == ["0", "1"]
     assert run(["dlq", "ls", *at(store)]) == 0
     _, first, second = capsys.readouterr().out.splitlines()
-    assert first.endswith("  letters  alpha  failed         1        0  Nacked: no paper")
+    assert first.endswith("  letters  alpha  failed         1        0  NackedError: no paper")
     assert run(["dlq", "ls", "--queue", "orders", *at(store)]) == 0
     assert capsys.readouterr().out == "None.\n"
     number = first.split()[0]
@@ -84,7 +84,7 @@ def test_mail_is_listed_and_stays(store: Path, capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert "headers: lang=en" in shown
     assert "body: one\nencoding: text\nsize: 3 B\n" in shown
-    assert "detail:\nNacked: no paper\nsecond line\n" in shown
+    assert "detail:\nNackedError: no paper\nsecond line\n" in shown
     assert second.split()[0] != number
     assert run(["bridge", "ls", *at(store), "--json"]) == 0
     (beta,) = json.loads(capsys.readouterr().out)

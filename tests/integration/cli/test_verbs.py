@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from postroad.cli.main import run
-from postroad.flows import Flow, flow
+from postroad.flows import FlowContext, flow
 from postroad.node import Node
 from tests.support import deadlines
 from tests.support.cli.nodes import RunningNode, make_app, running_node
@@ -338,15 +338,15 @@ def test_check_fails_for_whatever_waits_for_an_operator_and_probes_can_ask_for_r
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @flow
-    async def break_down(flow: Flow) -> None:
+    async def break_down(ctx: FlowContext) -> None:
         raise ValueError("no paper")
 
     async def fill(node: Node, what: str) -> None:
         if what == "dead letter":
-            await node.mail.post(node.name, "orders", b"bad")
-            await until_dead(node.mail, 1)
+            await node.queues.send("orders", b"bad", to=node.name)
+            await until_dead(node.queues, 1)
         else:
-            await node.flows.begin(break_down)
+            await node.flows.start_flow(break_down)
             await deadlines.eventually(lambda: node.flows.list("parked"), "it is parked")
 
     for number, what in enumerate(("dead letter", "parked")):

@@ -78,7 +78,7 @@ async def test_sender_that_is_no_member(caplog: pytest.LogCaptureFixture) -> Non
         assert (refused.value.outcome, refused.value.retryable) == (Outcome.REPLIED, True)
         assert f"sender {unknown_node.address} is not a known cluster member" in str(refused.value)
         await unknown_node.send(b.address, "note", b"2")
-        await eventually(lambda: b.communication.statistics().strangers == 2)
+        await eventually(lambda: b.communication.statistics().unknown_senders == 2)
         assert (calls, inbox.letters) == ([], [])
         assert b.names == {"a", "b"}
     assert "is not a known cluster member" in caplog.text

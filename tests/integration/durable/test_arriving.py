@@ -12,16 +12,16 @@ import pytest
 from postroad.core import fault_points as faults
 from postroad.core.errors import Reject, StoreUnavailableError
 from postroad.durable import (
-    Draft,
-    MailConfig,
+    DurableQueuesConfig,
     MemoryDisk,
     MemoryStore,
     Message,
-    Retry,
+    OutgoingMessage,
+    RetryPolicy,
     Transaction,
 )
-from postroad.durable.handling import Handling
-from postroad.durable.intake import Acceptance
+from postroad.durable.bridges.receiver import WindowMutation
+from postroad.durable.consumers.disposition import DispositionMutation
 from postroad.durable.store import Store, writer
 from postroad.durable.store.turn import Turn
 from postroad.durable.store.units import Unit
@@ -40,8 +40,10 @@ from tests.support.durable.mail_pairs import (
     until_waiting,
 )
 
-from .arrivals import consume, held_arrival, until_settled
+from .arrivals import consume, held_arrival, introduce, until_settled
 
+# A node that knows the sender tells of its mail before the commit has even begun.
+KNOWN = pytest.mark.parametrize("is_known", [False, True])
 FAILURES = pytest.mark.parametrize(
     "error", [StoreUnavailableError("away"), ZeroDivisionError()], ids=repr
 )
@@ -78,14 +80,27 @@ async def test_message_is_handled_before_its_commit_is_done(alpha: Station, beta
     recorder = Recorder()
     await consume(beta, recorder)
     with held_arrival() as commit:
-        await alpha.mail.post("beta", "orders", b"tea")
+        await alpha.mail.send("orders", b"tea", to="beta")
         assert await recorder.until(1) == [b"tea"]
         await commit.begun()
-        assert await beta.mail.browse("orders") == []
+        assert await beta.mail.admin.peek("orders") == []
         # Its sender keeps it meanwhile.
-        assert len(await alpha.mail.browse_outbox("beta")) == 1
+        assert len(await alpha.mail.bridges.peek("beta")) == 1
     await until_settled(alpha, beta)
     assert recorder.bodies == [b"tea"]
+
+
+async def test_message_of_a_known_sender_is_stored_and_done_in_one_commit(
+    alpha: Station, beta: Station
+) -> None:
+    recorder = Recorder()
+    await consume(beta, recorder)
+    await introduce(alpha, beta)
+    before = beta.mail.store.writer.commits
+    await alpha.mail.send("orders", b"tea", to="beta")
+    await until_settled(alpha, beta)
+    assert recorder.bodies == [b"tea"]
+    assert beta.mail.store.writer.commits == before + 1
 
 
 async def test_handler_does_not_wait_for_a_slow_disk(tmp_path: Path) -> None:
@@ -97,18 +112,19 @@ async def test_handler_does_not_wait_for_a_slow_disk(tmp_path: Path) -> None:
         is_committing: list[bool] = []
 
         def handle(message: Message, tx: Transaction) -> None:
-            is_committing.append(disk.connection.in_transaction)
+            is_committing.append(disk.is_in_transaction)
 
         await consume(beta, handle)
         disk.sync_s = 0.2
-        await alpha.mail.post("beta", "orders", b"tea")
+        await alpha.mail.send("orders", b"tea", to="beta")
         await until_settled(alpha, beta)
         assert is_committing == [True]
 
 
+@KNOWN
 @FAILURES
 async def test_what_a_handler_posts_is_posted_once_though_its_message_did_not_arrive(
-    tmp_path: Path, error: Exception
+    tmp_path: Path, error: Exception, is_known: bool
 ) -> None:
     async with running_pair(tmp_path) as (alpha, beta):
         bills, attempts = Recorder(), []
@@ -116,11 +132,13 @@ async def test_what_a_handler_posts_is_posted_once_though_its_message_did_not_ar
 
         def handle(message: Message, tx: Transaction) -> None:
             attempts.append(message.attempt)
-            tx.post("alpha", "bills", message.body)
+            tx.send("bills", message.body, to="alpha")
 
         await consume(beta, handle, retry=AT_ONCE)
+        if is_known:
+            await introduce(alpha, beta)
         with held_arrival() as commit:
-            await alpha.mail.post("beta", "orders", b"tea")
+            await alpha.mail.send("orders", b"tea", to="beta")
             await commit.begun()
             await eventually(lambda: attempts, "it was handled")
             commit.fail(error)
@@ -132,21 +150,24 @@ async def test_what_a_handler_posts_is_posted_once_though_its_message_did_not_ar
         assert attempts == [1, 1]
 
 
+@KNOWN
 @FAILURES
 async def test_handler_that_wants_to_write_when_its_message_does_not_arrive(
-    tmp_path: Path, error: Exception
+    tmp_path: Path, error: Exception, is_known: bool
 ) -> None:
     async with running_pair(tmp_path) as (alpha, beta):
         bookkeeper = await keep_books(beta)
+        if is_known:
+            await introduce(alpha, beta)
         with held_arrival() as commit:
-            await alpha.mail.post("beta", "orders", b"7")
+            await alpha.mail.send("orders", b"7", to="beta")
             await commit.begun()
             await bookkeeper.begun.wait()
             commit.fail(error)
             await until_settled(alpha, beta)
         assert await rows_of(beta) == [7]
         assert bookkeeper.attempts == [1, 1]
-        assert await beta.mail.dead_letters() == []
+        assert await beta.mail.dead_letters.list() == []
 
 
 class OneCommit:
@@ -157,7 +178,7 @@ class OneCommit:
         self.failed: list[type[Unit]] = []
 
     def __call__(self, units: Sequence[Unit]) -> None:
-        if not self.failed and any(isinstance(unit, Acceptance) for unit in units):
+        if not self.failed and any(isinstance(unit, WindowMutation) for unit in units):
             self.failed = [type(unit) for unit in units]
             raise self._error
 
@@ -165,7 +186,7 @@ class OneCommit:
 async def next_turn(store: Store, turn: Turn) -> Turn:
     """End a turn when mail waits behind it; the turn after that mail, in the same commit."""
     await eventually(
-        lambda: isinstance(store.writer.newest, Acceptance), "mail waits for its commit"
+        lambda: isinstance(store.writer.newest, WindowMutation), "mail waits for its commit"
     )
     begin = asyncio.create_task(store.begin())
     await asyncio.sleep(0)
@@ -188,14 +209,14 @@ async def test_rows_of_a_message_not_arrived_are_undone(tmp_path: Path, error: E
         commit = OneCommit(error)
         with faults.arm_fault_point("durable.commit.before", commit):
             first = await store.begin()
-            await alpha.mail.post("beta", "orders", b"7")
+            await alpha.mail.send("orders", b"7", to="beta")
             second = await next_turn(store, first)
             # The message is in the commit now, and its handler asks for the next transaction.
             await bookkeeper.begun.wait()
             await asyncio.sleep(0)
             second.end(None)
             await until_settled(alpha, beta)
-        assert commit.failed[:2] == [Acceptance, Handling]
+        assert commit.failed[:2] == [WindowMutation, DispositionMutation]
         assert await rows_of(beta) == [7]
         assert bookkeeper.attempts == [1, 1]
 
@@ -205,9 +226,9 @@ async def test_failure_of_a_message_not_arrived_is_not_counted(
 ) -> None:
     recorder = Recorder(failures=1)
     # Counted twice, it would be a dead letter.
-    await consume(beta, recorder, retry=Retry(attempts=2, first_s=0.001))
+    await consume(beta, recorder, retry=RetryPolicy(max_attempts=2, initial_delay_s=0.001))
     with held_arrival() as commit:
-        await alpha.mail.post("beta", "orders", b"tea", key="a")
+        await alpha.mail.send("orders", b"tea", to="beta", key="a")
         await commit.begun()
         await eventually(lambda: recorder.attempts, "it has failed")
         commit.fail(StoreUnavailableError("away"))
@@ -215,7 +236,7 @@ async def test_failure_of_a_message_not_arrived_is_not_counted(
         await until_settled(alpha, beta)
     assert recorder.attempts == [b"tea", b"tea"]
     assert [message.attempt for message in recorder.messages] == [1]
-    assert await beta.mail.dead_letters() == []
+    assert await beta.mail.dead_letters.list() == []
 
 
 async def test_failure_of_a_message_still_arriving_is_counted(
@@ -238,20 +259,20 @@ async def test_message_that_is_rejected_and_did_not_arrive_is_one_dead_letter(
     recorder = Recorder(failures=2, error=Reject)
     await consume(beta, recorder)
     with held_arrival() as commit:
-        await alpha.mail.post("beta", "orders", b"tea")
+        await alpha.mail.send("orders", b"tea", to="beta")
         await commit.begun()
         await eventually(lambda: recorder.attempts, "it was rejected")
         commit.fail(StoreUnavailableError("away"))
         await until_dead(beta.mail, 1)
         await until_settled(alpha, beta)
-    (dead,) = await beta.mail.dead_letters()
+    (dead,) = await beta.mail.dead_letters.list()
     assert (dead.reason, dead.failures, dead.letter.body) == ("rejected", 1, b"tea")
     assert recorder.messages == []
 
 
 async def test_more_arrives_in_one_commit_than_is_kept_in_memory(tmp_path: Path) -> None:
-    pages = MailConfig(page_letters_max=2)
-    narrow = msgspec.structs.replace(QUICK, ahead_letters=4)
+    pages = DurableQueuesConfig(batch_messages_max=2)
+    narrow = msgspec.structs.replace(QUICK, prefetch_messages=4)
     handled: list[tuple[str | None, int]] = []
     gate = asyncio.Event()
 
@@ -284,8 +305,8 @@ async def test_more_arrives_in_one_commit_than_is_kept_in_memory(tmp_path: Path)
 
 @pytest.mark.usefixtures("long_rounds")
 async def test_later_arrivals_of_a_commit_do_not_overtake_what_had_no_room(tmp_path: Path) -> None:
-    pages = MailConfig(page_letters_max=1)
-    narrow = msgspec.structs.replace(QUICK, ahead_letters=2)
+    pages = DurableQueuesConfig(batch_messages_max=1)
+    narrow = msgspec.structs.replace(QUICK, prefetch_messages=2)
     async with (
         running_station("beta", tmp_path, config=narrow) as beta,
         running_station("alpha", tmp_path, beta, config=pages) as alpha,
@@ -293,12 +314,14 @@ async def test_later_arrivals_of_a_commit_do_not_overtake_what_had_no_room(tmp_p
         recorder, store = Recorder(), beta.mail.store
         await consume(beta, recorder)
         turn = await store.begin()
-        drafts = [Draft(peer="beta", queue="orders", body=b"%d" % n, key="a") for n in range(4)]
-        await alpha.mail.post_all(drafts)
+        drafts = [
+            OutgoingMessage(to="beta", queue="orders", body=b"%d" % n, key="a") for n in range(4)
+        ]
+        await alpha.mail.send_many(drafts)
         turn = await next_turn(store, turn)
         # There was room for two of them; when they are handled, there is room again.
         await recorder.until(2)
-        await alpha.mail.post("beta", "orders", b"4", key="a")
+        await alpha.mail.send("orders", b"4", to="beta", key="a")
         turn = await next_turn(store, turn)
         turn.end(None)
         assert numbers_of(await recorder.until(5)) == [0, 1, 2, 3, 4]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from postroad.core.errors import StoreUnavailableError, TransactionAbortedError
-from postroad.durable import Pulled
+from postroad.durable import PulledMessage
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.mail_pairs import (
     Station,
@@ -21,9 +21,9 @@ from tests.support.durable.mail_pairs import (
 from .arrivals import held_arrival, until_settled
 
 
-async def pulling(station: Station) -> asyncio.Task[list[Pulled]]:
+async def pulling(station: Station) -> asyncio.Task[list[PulledMessage]]:
     """Wait for a message of a queue that is known to be empty."""
-    await station.mail.post(station.name, "orders", b"ready")
+    await station.mail.send("orders", b"ready", to=station.name)
     (message,) = await station.mail.pull("orders", timeout=DEADLINE_S)
     await message.ack()
     pulling = asyncio.create_task(station.mail.pull("orders", timeout=DEADLINE_S))
@@ -38,7 +38,7 @@ async def test_message_is_pulled_while_it_arrives(tmp_path: Path, is_lost: bool)
     async with running_pair(tmp_path) as (alpha, beta):
         pulled = await pulling(beta)
         with held_arrival() as commit:
-            await alpha.mail.post("beta", "orders", b"tea")
+            await alpha.mail.send("orders", b"tea", to="beta")
             await commit.begun()
             (message,) = await pulled
             ack = asyncio.create_task(message.ack())
@@ -62,7 +62,7 @@ async def test_pulled_message_that_did_not_arrive_is_not_acknowledged_later(
 ) -> None:
     pulled = await pulling(beta)
     with held_arrival() as commit:
-        await alpha.mail.post("beta", "orders", b"tea")
+        await alpha.mail.send("orders", b"tea", to="beta")
         await commit.begun()
         (message,) = await pulled
         commit.fail(StoreUnavailableError("away"))
@@ -79,11 +79,11 @@ async def test_message_that_did_not_arrive_is_not_acknowledged_at_a_stop(tmp_pat
     async with running_pair(tmp_path) as (alpha, beta):
         pulled = await pulling(beta)
         with held_arrival() as commit:
-            await alpha.mail.post("beta", "orders", b"tea")
+            await alpha.mail.send("orders", b"tea", to="beta")
             await commit.begun()
             (message,) = await pulled
-            tx = message.begin()
-            tx.post("nowhere", "bills", b"tea")
+            tx = message.transaction()
+            tx.send("bills", b"tea", to="nowhere")
             ack = asyncio.create_task(message.ack(tx))
             stopping = asyncio.create_task(beta.mail.stop())
             for _ in range(20):
@@ -95,4 +95,4 @@ async def test_message_that_did_not_arrive_is_not_acknowledged_at_a_stop(tmp_pat
         async with running_station("beta", tmp_path, alpha) as again:
             alpha.meet(again)
             await until_waiting(again.mail, "orders", 1)
-            assert await again.mail.browse_outbox("nowhere") == []
+            assert await again.mail.bridges.peek("nowhere") == []

@@ -35,9 +35,11 @@ async def until_refused(alpha: Station, *words: str) -> None:
     """The bridge to beta has stopped, and says why."""
 
     async def is_refused() -> bool:
-        bridges = (await alpha.mail.bridges()).bridges
+        bridges = (await alpha.mail.bridges.status()).bridges
         return any(
-            it.phase == "refused" and it.trouble is not None and all(w in it.trouble for w in words)
+            it.state == "mismatch"
+            and it.last_error is not None
+            and all(w in it.last_error for w in words)
             for it in bridges
         )
 
@@ -59,7 +61,7 @@ async def test_sender_that_was_restored_sends_nothing_under_old_numbers(tmp_path
         await post_numbers(alpha, "beta", range(100, 103))
         await until_refused(alpha, "this node's store is an old copy", "start a new epoch")
         assert recorder.bodies == []
-        assert await alpha.mail.start_epoch("beta") == 3
+        assert await alpha.mail.bridges.start_epoch("beta") == 3
         assert numbers_of(await recorder.until(3)) == [100, 101, 102]
         await until_empty(alpha.mail, "beta")
         assert (await alpha.mail.statistics()).peers["beta"].epoch == 2
@@ -79,7 +81,7 @@ async def test_sender_that_was_restored_and_went_on_is_noticed(tmp_path: Path) -
         await post_numbers(alpha, "beta", range(100, 106))
         alpha.meet(beta)
         await until_refused(alpha, "is not the one that was delivered there")
-        assert len(await beta.mail.browse("orders")) == 8
+        assert len(await beta.mail.admin.peek("orders")) == 8
 
 
 async def test_receiver_that_was_restored_is_noticed(tmp_path: Path) -> None:
@@ -94,10 +96,10 @@ async def test_receiver_that_was_restored_is_noticed(tmp_path: Path) -> None:
     async with running_pair(tmp_path) as (alpha, beta):
         await post_numbers(alpha, "beta", range(10, 12))
         await until_refused(alpha, "has acknowledged 10 messages and remembers 5")
-        assert len(await beta.mail.browse("orders")) == 5
-        await alpha.mail.start_epoch("beta")
+        assert len(await beta.mail.admin.peek("orders")) == 5
+        await alpha.mail.bridges.start_epoch("beta")
         await until_waiting(beta.mail, "orders", 7)
-        numbers = numbers_of(it.body for it in await beta.mail.browse("orders"))
+        numbers = numbers_of(it.body for it in await beta.mail.admin.peek("orders"))
         assert numbers == [0, 1, 2, 3, 4, 10, 11]
 
 
@@ -130,13 +132,13 @@ async def test_sender_restored_to_before_other_managers_concerns_one_peer(tmp_pa
                 await until_empty(alpha.mail, "beta")
         restore("alpha", tmp_path)
         async with running_station("alpha", tmp_path, beta, gamma) as alpha:
-            await alpha.mail.post("beta", "orders", b"lost")
-            await alpha.mail.post("gamma", "orders", b"10")
+            await alpha.mail.send("orders", b"lost", to="beta")
+            await alpha.mail.send("orders", b"10", to="gamma")
             await until_refused(alpha, "a later bridge manager", "start a new epoch")
             await until_waiting(gamma.mail, "orders", 1)
-            await alpha.mail.purge_outbox("beta")
-            await alpha.mail.start_epoch("beta")
-            await alpha.mail.post("beta", "orders", b"20")
+            await alpha.mail.bridges.purge("beta")
+            await alpha.mail.bridges.start_epoch("beta")
+            await alpha.mail.send("orders", b"20", to="beta")
             await until_empty(alpha.mail, "beta", "gamma")
-        numbers = numbers_of(it.body for it in await beta.mail.browse("orders"))
+        numbers = numbers_of(it.body for it in await beta.mail.admin.peek("orders"))
         assert numbers == [0, 1, 2, 3, 20]

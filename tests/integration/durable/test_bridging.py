@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from postroad.durable import Draft, SqliteStore
+from postroad.durable import OutgoingMessage, SqliteStore
 from postroad.durable.store import queries as query
 from tests.support.durable.mail_pairs import (
     Recorder,
@@ -64,8 +64,8 @@ async def test_what_is_committed_at_once_and_too_much_for_memory_is_read(tmp_pat
     async with served(1, tmp_path) as (store, alpha, recorder):
         before = store.reads[query.read_pages_of_epoch]
         sizes = [300_000 + index for index in range(12)]
-        await alpha.mail.post_all(
-            [Draft(peer="beta", queue="orders", body=bytes(it)) for it in sizes]
+        await alpha.mail.send_many(
+            [OutgoingMessage(to="beta", queue="orders", body=bytes(it)) for it in sizes]
         )
         assert list(map(len, await recorder.until(13)))[1:] == sizes
         await until_empty(alpha.mail, "beta")
@@ -75,8 +75,8 @@ async def test_what_is_committed_at_once_and_too_much_for_memory_is_read(tmp_pat
 async def test_a_bridge_that_was_paused_reads_what_waits(tmp_path: Path) -> None:
     async with served(3, tmp_path) as (store, alpha, recorder):
         before = store.reads[query.read_pages_of_epoch]
-        await alpha.mail.pause_bridge("beta")
+        await alpha.mail.bridges.pause("beta")
         await post_numbers(alpha, "beta", range(3, 6))
-        await alpha.mail.resume_bridge("beta")
+        await alpha.mail.bridges.resume("beta")
         assert numbers_of(await recorder.until(6)) == list(range(6))
         assert store.reads[query.read_pages_of_epoch] > before

@@ -64,7 +64,7 @@ async def test_handled_messages_that_cannot_be_committed_come_again(trouble: str
         recorder = Recorder()
         setattr(disk, trouble, True)
         with pytest.raises(StoreUnavailableError):
-            await alpha.mail.post("alpha", "orders", b"11")
+            await alpha.mail.send("orders", b"11", to="alpha")
         setattr(disk, trouble, False)
         await alpha.mail.consume("orders", recorder)
         await recorder.until(1)

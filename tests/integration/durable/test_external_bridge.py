@@ -114,7 +114,7 @@ async def test_bridge_goes_on_when_its_node_comes_back(tmp_path: Path) -> None:
             ) as again:
                 await post_numbers(again, "beta", range(10, 20))
                 await recorder.until(20)
-                assert (await again.mail.bridges()).bridges[0].peer == "beta"
+                assert (await again.mail.bridges.status()).bridges[0].peer == "beta"
                 await until_empty(again.mail, "beta")
         finally:
             await process.kill()
@@ -165,7 +165,7 @@ async def test_new_epoch_is_seen_by_a_bridge_process(tmp_path: Path) -> None:
         async with carrying(alpha, tmp_path):
             await post_numbers(alpha, "beta", range(5))
             await until_empty(alpha.mail, "beta")
-            await alpha.mail.start_epoch("beta")
+            await alpha.mail.bridges.start_epoch("beta")
             await post_numbers(alpha, "beta", range(5, 10))
             await recorder.until(10)
             await until_empty(alpha.mail, "beta")
@@ -173,4 +173,4 @@ async def test_new_epoch_is_seen_by_a_bridge_process(tmp_path: Path) -> None:
             await post_numbers(alpha, "beta", range(10, 12))
             await recorder.until(12)
         assert numbers_of(recorder.bodies) == list(range(12))
-        assert await alpha.mail.dead_letters() == []
+        assert await alpha.mail.dead_letters.list() == []

@@ -14,8 +14,8 @@ import pytest
 
 from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
-from postroad.durable import Message, PostgresStore, Retry, SqliteStore, Store, Transaction
-from postroad.durable.handling import Handling
+from postroad.durable import Message, PostgresStore, RetryPolicy, SqliteStore, Store, Transaction
+from postroad.durable.consumers.disposition import DispositionMutation
 from postroad.durable.store import writer
 from postroad.durable.store.ledger import Ledger
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -45,7 +45,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 async def alpha(store: Store) -> AsyncIterator[Station]:
     """A node that keeps one message for a peer that is never there, and has that one."""
     async with running_station("alpha", store, config=FULL) as station:
-        await station.mail.post("gone", "x", b"")
+        await station.mail.send("x", b"", to="gone")
         async with station.mail.transaction() as tx:
             await tx.execute(TABLE)
         yield station
@@ -55,7 +55,7 @@ async def post_all(station: Station, *bodies: str, key: str | None = None) -> No
     """Post messages to the node itself, in one page."""
     async with station.mail.transaction() as tx:
         for body in bodies:
-            tx.post("alpha", "orders", body.encode(), key=key)
+            tx.send("orders", body.encode(), to="alpha", key=key)
 
 
 async def depth(station: Station) -> int:
@@ -71,7 +71,7 @@ async def wait_for_depth(station: Station, count: int) -> None:
 
 async def wait_for_dead(station: Station, count: int) -> None:
     async def is_reached() -> bool:
-        return await station.mail.count_dead("orders") == count
+        return await station.mail.dead_letters.count("orders") == count
 
     await eventually(is_reached, f"{count} dead letters")
 
@@ -90,9 +90,9 @@ class Handler:
         if body.startswith("slow"):
             await self.go_on.wait()
         elif body.startswith("bad"):
-            tx.post("gone", "x", b"")
+            tx.send("x", b"", to="gone")
         elif body.startswith("conflict"):
-            tx.post("alpha", "elsewhere", body.encode(), idempotency_key="k")
+            tx.send("elsewhere", body.encode(), to="alpha", idempotency_key="k")
         elif body.startswith("row"):
             await tx.execute(f"INSERT INTO booked VALUES ({int(body[3:])})")
         self.ended.append(body)
@@ -108,7 +108,7 @@ async def test_refused_send_leaves_those_in_hand_and_those_behind_at_work(
     alpha: Station, kind: str
 ) -> None:
     handler = Handler()
-    await alpha.mail.post("alpha", "elsewhere", b"another", idempotency_key="k")
+    await alpha.mail.send("elsewhere", b"another", to="alpha", idempotency_key="k")
     others = [f"good{number}" for number in range(10)]
     await post_all(alpha, "slow", f"{kind}1", *others, "row1", f"{kind}2")
     await alpha.mail.consume("orders", handler, concurrency=4, retry=AT_ONCE)
@@ -128,15 +128,15 @@ async def test_refused_send_of_a_key_has_those_behind_it_handled_again_in_order(
     handler = Handler()
     await post_all(alpha, "bad", "row1", "plain", "slow", "last", key="a")
     await post_all(alpha, "other", key="b")
-    with held_commit(lambda unit: isinstance(unit, Handling)) as commit:
-        retry = Retry(attempts=2, first_s=0.001, max_s=0.005)
+    with held_commit(lambda unit: isinstance(unit, DispositionMutation)) as commit:
+        retry = RetryPolicy(max_attempts=2, initial_delay_s=0.001, max_delay_s=0.005)
         await alpha.mail.consume("orders", handler, concurrency=4, retry=retry)
         await commit.begun()
         commit.go_on()
     await eventually(lambda: "other" in handler.ended)
     handler.go_on.set()
     await wait_for_depth(alpha, 0)
-    (dead,) = await alpha.mail.dead_letters("orders")
+    (dead,) = await alpha.mail.dead_letters.list("orders")
     assert (dead.letter.body, dead.failures, dead.reason) == (b"bad", 2, "failed")
     assert "OutboxFullError" in dead.detail
     # Whatever of them had been handled behind the bad one was handled again after it.
@@ -163,7 +163,7 @@ async def test_failed_commit_has_only_statements_run_again(alpha: Station) -> No
     await wait_for_depth(alpha, 0)
     assert [handler.runs.count(body) for body in ("slow", "good1", "good2", "after")] == [1] * 4
     assert await booked(alpha) == [1]
-    assert await alpha.mail.count_dead() == 0
+    assert await alpha.mail.dead_letters.count() == 0
 
 
 async def test_failed_commit_leaves_what_was_pulled_to_be_acknowledged(alpha: Station) -> None:
@@ -193,7 +193,7 @@ async def test_what_the_store_has_counts_and_not_what_was_in_memory(alpha: Stati
         ledger.database.execute("UPDATE postroad_inbox SET done = NULL, pending = 4")
 
     await alpha.mail.store.write(lose_commits)
-    alpha.mail.consumptions["orders"].reload()
+    alpha.mail.dispatchers.get("orders").reload()
     await eventually(lambda: handler.ended.count("good3") == 2, "it is handled again")
     handler.go_on.set()
     await wait_for_depth(alpha, 0)
@@ -205,7 +205,7 @@ async def test_purge_leaves_nothing_of_what_is_in_hand(alpha: Station) -> None:
     await post_all(alpha, "slow", "slow too", "behind", key="a")
     await alpha.mail.consume("orders", handler, concurrency=2)
     await eventually(lambda: handler.runs == ["slow"])
-    assert await alpha.mail.purge("orders") == 3
+    assert await alpha.mail.admin.purge("orders") == 3
     await post_all(alpha, "new", key="a")
     # Of one key only one is handled at a time, also if it is not there any more.
     assert handler.runs == ["slow"]
@@ -247,7 +247,7 @@ async def test_lost_connection_with_commits_in_flight_stops_nobody(dsn: str) -> 
         handler.go_on.set()
         await wait_for_depth(alpha, 0)
         assert await booked(alpha) == [1, 100]
-        assert await alpha.mail.count_dead() == 0
+        assert await alpha.mail.dead_letters.count() == 0
     for body in ("slow", "slow row", *backlog):
         assert handler.runs.count(body) == 1, body
 
@@ -263,7 +263,7 @@ async def test_lost_connection_has_everything_read_again(dsn: str) -> None:
             connection.execute("UPDATE postroad_inbox SET done = NULL, pending = 3")
         end_sessions(dsn)
         with pytest.raises(StoreUnavailableError):
-            await alpha.mail.post("gone", "x", b"")
+            await alpha.mail.send("x", b"", to="gone")
         await eventually(lambda: handler.ended.count("good2") == 2, "it is handled again")
         handler.go_on.set()
         await wait_for_depth(alpha, 0)
@@ -289,7 +289,7 @@ async def test_message_that_undid_the_commit_of_the_one_before_it_comes_after_th
                     await tx.execute("INSERT INTO strict VALUES (NULL)")
                 if is_reloaded:
                     # As if something had been announced and was not committed either.
-                    station.mail.consumptions["orders"].reload()
+                    station.mail.dispatchers.get("orders").reload()
                 return
             await tx.execute(f"INSERT INTO booked VALUES ({message.body.decode()})")
 

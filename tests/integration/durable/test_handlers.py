@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from postroad.core.errors import UsageError
-from postroad.durable import Message, Retry, Transaction, consumer
+from postroad.durable import Message, RetryPolicy, Transaction
+from postroad.durable.consumers import consumer
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_pairs import (
     AT_ONCE,
@@ -36,11 +37,11 @@ async def test_handler_whose_own_task_is_cancelled_fails_and_others_go_on(alpha:
         await recorder(message, tx)
 
     await alpha.mail.consume("orders", handle, retry=AT_ONCE)
-    await alpha.mail.post("alpha", "orders", b"bad")
+    await alpha.mail.send("orders", b"bad", to="alpha")
     await post_numbers(alpha, "alpha", range(3))
     assert numbers_of(await recorder.until(3)) == [0, 1, 2]
     await until_dead(alpha.mail, 1)
-    (dead,) = await alpha.mail.dead_letters()
+    (dead,) = await alpha.mail.dead_letters.list()
     assert (dead.letter.body, dead.reason, dead.failures) == (b"bad", "failed", 3)
     assert "what the handler waited for was cancelled" in dead.detail
 
@@ -58,12 +59,12 @@ async def test_each_handler_has_its_own_time_though_one_hides_that_it_was_cancel
                 raise ConnectionError("closed by a library") from None
             raise
 
-    config = msgspec.structs.replace(QUICK, handler_s=0.05)
+    config = msgspec.structs.replace(QUICK, handler_timeout_s=0.05)
     async with running_station("alpha", tmp_path, config=config) as alpha:
-        await alpha.mail.consume("orders", handle, retry=Retry(attempts=1))
+        await alpha.mail.consume("orders", handle, retry=RetryPolicy(max_attempts=1))
         await post_numbers(alpha, "alpha", range(3))
         await until_dead(alpha.mail, 3)
-        details = [dead.detail for dead in await alpha.mail.dead_letters()]
+        details = [dead.detail for dead in await alpha.mail.dead_letters.list()]
         too_long = "TimeoutError: the handler took more than 0.05 s"
         assert details == ["ConnectionError: closed by a library", too_long, too_long]
 
@@ -79,12 +80,12 @@ async def test_statements_begun_together_by_a_handler_are_of_one_commit(alpha: S
     async with alpha.mail.transaction() as tx:
         await tx.execute("CREATE TABLE books (number INTEGER)")
     await alpha.mail.consume("orders", handle, retry=AT_ONCE)
-    await alpha.mail.post("alpha", "orders", b"")
+    await alpha.mail.send("orders", b"", to="alpha")
     await until_waiting(alpha.mail, "orders", 0)
     async with alpha.mail.transaction() as tx:
         assert await tx.execute("SELECT number FROM books") == [(0,), (1,), (2,)]
     assert attempts == [1]
-    assert await alpha.mail.dead_letters() == []
+    assert await alpha.mail.dead_letters.list() == []
 
 
 async def test_next_consumer_may_begin_when_the_one_before_has_ended(alpha: Station) -> None:
@@ -95,7 +96,7 @@ async def test_next_consumer_may_begin_when_the_one_before_has_ended(alpha: Stat
         await gate.wait()
 
     await alpha.mail.consume("orders", handle_slowly)
-    await alpha.mail.post("alpha", "orders", b"before")
+    await alpha.mail.send("orders", b"before", to="alpha")
     await begun.wait()
     stopping = asyncio.create_task(alpha.mail.stop_consuming("orders"))
     await asyncio.sleep(0)
@@ -110,7 +111,7 @@ async def test_next_consumer_may_begin_when_the_one_before_has_ended(alpha: Stat
 
 async def test_queue_that_is_pulled_from_is_not_consumed_in_another_way(alpha: Station) -> None:
     assert await alpha.mail.pull("orders", timeout=0.01) == []
-    for options in ({"retry": Retry(attempts=1)}, {"ordered_by_key": False}):
+    for options in ({"retry": RetryPolicy(max_attempts=1)}, {"ordered_by_key": False}):
         with pytest.raises(UsageError, match="in use already, with other settings"):
             await alpha.mail.consume("orders", Recorder(), **options)
     recorder = await Recorder.at(alpha)

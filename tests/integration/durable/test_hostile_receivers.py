@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from postroad import MessagingService, RawMessage
-from postroad.durable.chain import genesis
-from postroad.durable.exchange import (
-    Answer,
-    Offer,
-    Reason,
-    Refusal,
-    Verdict,
-    Window,
-    decode,
+from postroad.durable.bridges.hash_chain import initial_chain
+from postroad.durable.bridges.protocol import (
+    DeadLetterReason,
+    MessageRejection,
+    StreamAck,
+    StreamOpen,
+    StreamWindow,
+    WindowStatus,
+    decode_stream_message,
     encode,
 )
 from postroad.durable.names import DELIVER, OFFER
@@ -39,22 +39,22 @@ MUCH = 1 << 30
 
 def accept_offer(message: RawMessage) -> bytes:
     """Answer as a node that has never heard of the sender."""
-    offer = decode(Offer, message.payload)
-    chain = genesis(offer.store, offer.epoch, "mallory")
-    return encode(Answer(Verdict.ACCEPTED, 0, chain, MUCH, []))
+    offer = decode_stream_message(StreamOpen, message.payload)
+    chain = initial_chain(offer.store, offer.epoch, "mallory")
+    return encode(StreamAck(WindowStatus.ACCEPTED, 0, chain, MUCH, []))
 
 
 def fence(message: RawMessage) -> bytes:
     """Claim to have heard from somebody who has taken over."""
-    return encode(Answer(Verdict.FENCED, 0, bytes(16), 0, []))
+    return encode(StreamAck(WindowStatus.FENCED, 0, bytes(16), 0, []))
 
 
 def refuse_often(message: RawMessage) -> bytes:
     """Accept everything, and refuse the first message a thousand times."""
-    window = decode(Window, message.payload)
-    last = window.first + sum(page.count for page in window.pages) - 1
-    refusals = [Refusal(window.first, Reason.UNKNOWN_QUEUE, "no")] * 1_000
-    return encode(Answer(Verdict.ACCEPTED, last, window.pages[-1].chain, MUCH, refusals))
+    window = decode_stream_message(StreamWindow, message.payload)
+    last = window.first + sum(page.count for page in window.batches) - 1
+    refusals = [MessageRejection(window.first, DeadLetterReason.UNKNOWN_QUEUE, "no")] * 1_000
+    return encode(StreamAck(WindowStatus.ACCEPTED, last, window.batches[-1].chain, MUCH, refusals))
 
 
 @asynccontextmanager
@@ -80,7 +80,8 @@ async def until_refused(alpha: Station, peer: str) -> None:
 
     async def is_refused() -> bool:
         return any(
-            it.peer == peer and it.phase == "refused" for it in (await alpha.mail.bridges()).bridges
+            it.peer == peer and it.state == "mismatch"
+            for it in (await alpha.mail.bridges.status()).bridges
         )
 
     await eventually(is_refused, f"the bridge to {peer} is refused")
@@ -93,7 +94,7 @@ async def test_peer_that_claims_another_bridge_stops_its_own(tmp_path: Path, whe
         recorder = await Recorder.at(beta)
         await post_numbers(alpha, "beta", range(3))
         await recorder.until(3)
-        await alpha.mail.post("mallory", "orders", b"hello")
+        await alpha.mail.send("orders", b"hello", to="mallory")
         await until_refused(alpha, "mallory")
         await post_numbers(alpha, "beta", range(3, 6))
         assert numbers_of(await recorder.until(6)) == list(range(6))
@@ -104,8 +105,8 @@ async def test_peer_that_claims_another_bridge_stops_its_own(tmp_path: Path, whe
 
 async def test_message_that_is_refused_a_thousand_times_is_one_dead_letter(tmp_path: Path) -> None:
     async with mallory_beside(tmp_path) as (alpha, _):
-        await alpha.mail.post("mallory", "orders", b"tea")
+        await alpha.mail.send("orders", b"tea", to="mallory")
         await until_empty(alpha.mail, "mallory")
         await until_dead(alpha.mail, 1)
-        (dead,) = await alpha.mail.dead_letters()
+        (dead,) = await alpha.mail.dead_letters.list()
         assert (dead.letter.body, dead.reason, dead.peer) == (b"tea", "unknown queue", "mallory")

@@ -8,7 +8,7 @@ import pytest
 
 from postroad import MessagingService
 from postroad.core.errors import RemoteDecodeError
-from postroad.durable.exchange import encode
+from postroad.durable.bridges.protocol import encode
 from postroad.durable.names import DELIVER
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import (
@@ -34,9 +34,9 @@ async def trouble_with(alpha: Station, peer: str) -> str:
 
     async def complains() -> bool:
         found[:] = [
-            it.trouble
-            for it in (await alpha.mail.bridges()).bridges
-            if it.peer == peer and it.trouble
+            it.last_error
+            for it in (await alpha.mail.bridges.status()).bridges
+            if it.peer == peer and it.last_error
         ]
         return bool(found)
 
@@ -50,7 +50,7 @@ async def test_sender_is_who_its_certificate_says(tmp_path: Path, authority: Aut
         running_station("alpha", tmp_path, beta, tls=authority.tls("alpha")) as alpha,
     ):
         recorder = await Recorder.at(beta)
-        await alpha.mail.post("beta", "orders", b"tea")
+        await alpha.mail.send("orders", b"tea", to="beta")
         await recorder.until(1)
         assert recorder.messages[0].sender == "alpha"
 
@@ -61,9 +61,9 @@ async def test_node_cannot_deliver_in_anothers_name(tmp_path: Path, authority: A
         running_station("beta", tmp_path, tls=authority.tls("beta")) as beta,
         running_station("alpha", tmp_path, beta, tls=authority.tls("mallory")) as false,
     ):
-        await false.mail.post("beta", "orders", b"forged")
+        await false.mail.send("orders", b"forged", to="beta")
         await trouble_with(false, "beta")
-        assert await beta.mail.browse("orders") == []
+        assert await beta.mail.admin.peek("orders") == []
 
 
 @pytest.mark.parametrize("name", ["alpha", "alpha.bridge", "mallory", "mallory.bridge"])
@@ -93,13 +93,13 @@ async def test_no_mail_is_given_to_whoever_answers_there(
         running_station("mallory", tmp_path, tls=authority.tls("mallory")) as mallory,
         running_station("alpha", tmp_path, tls=authority.tls("alpha")) as alpha,
     ):
-        await alpha.mail.post("beta", "orders", b"secret")
+        await alpha.mail.send("orders", b"secret", to="beta")
         alpha.directory.set("beta", mallory.address)
         assert "mallory" in await trouble_with(alpha, "beta")
-        assert await mallory.mail.browse("orders") == []
+        assert await mallory.mail.admin.peek("orders") == []
         alpha.meet(beta)
         await until_empty(alpha.mail, "beta")
-        assert [it.body for it in await beta.mail.browse("orders")] == [b"secret"]
+        assert [it.body for it in await beta.mail.admin.peek("orders")] == [b"secret"]
 
 
 async def test_no_mail_is_given_to_a_node_of_another_root(
@@ -111,7 +111,7 @@ async def test_no_mail_is_given_to_a_node_of_another_root(
         running_station("beta", tmp_path, tls=stranger.tls("beta")) as beta,
         running_station("alpha", tmp_path, beta, tls=authority.tls("alpha")) as alpha,
     ):
-        await alpha.mail.post("beta", "orders", b"secret")
+        await alpha.mail.send("orders", b"secret", to="beta")
         await trouble_with(alpha, "beta")
-        assert await beta.mail.browse("orders") == []
-        assert [it.body for it in await alpha.mail.browse_outbox("beta")] == [b"secret"]
+        assert await beta.mail.admin.peek("orders") == []
+        assert [it.body for it in await alpha.mail.bridges.peek("beta")] == [b"secret"]

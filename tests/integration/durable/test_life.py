@@ -8,20 +8,20 @@ import pytest
 
 from postroad import MessagingService
 from postroad.core.errors import PostroadError
-from postroad.durable import Mail, Message, SqliteStore, StaticDirectory, Transaction
+from postroad.durable import DurableQueues, Message, SqliteStore, StaticPeerDirectory, Transaction
 from tests.support.durable.mail_pairs import CLUSTER, LIMITS, QUICK, Recorder, running_station
 
 
 async def test_a_second_mail_of_a_service_is_refused_and_disturbs_nobody(tmp_path: Path) -> None:
     async with running_station("alpha", tmp_path) as alpha:
         store = SqliteStore(tmp_path / "second.db")
-        second = Mail(alpha.service, store, directory=alpha.directory, config=QUICK)
+        second = DurableQueues(alpha.service, store, directory=alpha.directory, config=QUICK)
         with pytest.raises(PostroadError, match="alpha"):
             await second.start()
         assert not store.is_open
         async with running_station("beta", tmp_path, alpha) as beta:
             recorder = await Recorder.at(alpha)
-            await beta.mail.post("alpha", "orders", b"tea")
+            await beta.mail.send("orders", b"tea", to="alpha")
             assert await recorder.until(1) == [b"tea"]
 
 
@@ -34,10 +34,10 @@ async def test_a_stop_that_is_cancelled_goes_on(tmp_path: Path) -> None:
 
     store = SqliteStore(tmp_path / "alpha.db")
     async with MessagingService(CLUSTER, "alpha", limits=LIMITS) as service:
-        mail = Mail(service, store, directory=StaticDirectory({}), config=QUICK)
+        mail = DurableQueues(service, store, directory=StaticPeerDirectory({}), config=QUICK)
         await mail.start()
         await mail.consume("orders", handle)
-        await mail.post("alpha", "orders", b"tea")
+        await mail.send("orders", b"tea", to="alpha")
         await begun.wait()
         stopping = asyncio.create_task(mail.stop())
         await asyncio.sleep(0)
@@ -57,7 +57,7 @@ async def test_nobody_else_can_read_a_store(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         async with running_station("alpha", tmp_path) as alpha:
-            await alpha.mail.post("alpha", "orders", b"tea")
+            await alpha.mail.send("orders", b"tea", to="alpha")
             assert isinstance(alpha.mail.store, SqliteStore)
             await alpha.mail.store.backup(tmp_path / "copy.db")
             modes = modes_for_others(tmp_path)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from postroad.durable import Mail, SqliteStore
+from postroad.durable import DurableQueues, SqliteStore
 from tests.support.cluster.nodes import QUICK as QUICK_MEMBERS
 from tests.support.cluster.nodes import Node, running_node
 from tests.support.deadlines import eventually
@@ -17,21 +17,21 @@ from tests.support.durable.mail_pairs import QUICK, Recorder, until_empty
 @asynccontextmanager
 async def member_with_mail(
     name: str, directory: Path, *contacts: Node, **options: Any
-) -> AsyncIterator[tuple[Node, Mail]]:
+) -> AsyncIterator[tuple[Node, DurableQueues]]:
     """A member of the cluster with mail."""
     async with running_node(name, *contacts, config=QUICK_MEMBERS, **options) as node:
         store = SqliteStore(directory / f"{name}.db")
-        async with Mail(node.agent, store, config=QUICK) as mail:
+        async with DurableQueues(node.agent, store, config=QUICK) as mail:
             yield node, mail
 
 
 async def test_mail_waits_for_a_member_that_joins_later(tmp_path: Path) -> None:
     async with member_with_mail("alpha", tmp_path) as (contact, alpha):
-        await alpha.post("beta", "orders", b"early")
-        assert (await alpha.bridges()).bridges == []
+        await alpha.send("orders", b"early", to="beta")
+        assert (await alpha.bridges.status()).bridges == []
         async with member_with_mail("beta", tmp_path, contact) as (_, beta):
             recorder = await Recorder.at(beta)
-            await alpha.post("beta", "orders", b"late")
+            await alpha.send("orders", b"late", to="beta")
             assert await recorder.until(2) == [b"early", b"late"]
             await until_empty(alpha, "beta")
 
@@ -45,9 +45,9 @@ async def test_mail_follows_a_member_that_moves(tmp_path: Path) -> None:
             async with member_with_mail("beta", tmp_path, contact) as (node, beta):
                 addresses.add(node.address)
                 await beta.consume("orders", recorder)
-                await alpha.post("beta", "orders", b"%d there" % number)
+                await alpha.send("orders", b"%d there" % number, to="beta")
                 await recorder.until(2 * number + 1)
-            await alpha.post("beta", "orders", b"%d away" % number)
+            await alpha.send("orders", b"%d away" % number, to="beta")
         async with member_with_mail("beta", tmp_path, contact) as (_, beta):
             await beta.consume("orders", recorder)
             await recorder.until(6)
@@ -60,16 +60,16 @@ async def test_bridge_ends_when_its_peer_has_left(tmp_path: Path) -> None:
     async with member_with_mail("alpha", tmp_path) as (contact, alpha):
         async with member_with_mail("beta", tmp_path, contact) as (_, beta):
             await Recorder.at(beta)
-            await alpha.post("beta", "orders", b"tea")
+            await alpha.send("orders", b"tea", to="beta")
             await until_empty(alpha, "beta")
-            assert [it.peer for it in (await alpha.bridges()).bridges] == ["beta"]
+            assert [it.peer for it in (await alpha.bridges.status()).bridges] == ["beta"]
 
         async def is_gone() -> bool:
-            return (await alpha.bridges()).bridges == []
+            return (await alpha.bridges.status()).bridges == []
 
         await eventually(is_gone, "the bridge has ended")
-        await alpha.post("beta", "orders", b"cake")
-        assert [it.body for it in await alpha.browse_outbox("beta")] == [b"cake"]
+        await alpha.send("orders", b"cake", to="beta")
+        assert [it.body for it in await alpha.bridges.peek("beta")] == [b"cake"]
 
 
 async def test_member_that_crashes_gets_its_mail_when_it_is_back(tmp_path: Path) -> None:
@@ -77,12 +77,12 @@ async def test_member_that_crashes_gets_its_mail_when_it_is_back(tmp_path: Path)
         recorder = Recorder()
         async with member_with_mail("beta", tmp_path, contact) as (node, beta):
             await beta.consume("orders", recorder)
-            await alpha.post("beta", "orders", b"1")
+            await alpha.send("orders", b"1", to="beta")
             await recorder.until(1)
             await node.crash()
-            await alpha.post("beta", "orders", b"2")
+            await alpha.send("orders", b"2", to="beta")
             await contact.until_removed("beta")
-            await alpha.post("beta", "orders", b"3")
+            await alpha.send("orders", b"3", to="beta")
         async with member_with_mail("beta", tmp_path, contact) as (_, beta):
             await beta.consume("orders", recorder)
             assert await recorder.until(3) == [b"1", b"2", b"3"]

@@ -39,7 +39,7 @@ async def test_half_open_connection_is_noticed_and_nothing_is_lost(tmp_path: Pat
 
         async def is_noticed() -> bool:
             bridge = (await alpha.mail.statistics()).peers["beta"].bridge
-            return bridge is not None and bridge.trouble is not None
+            return bridge is not None and bridge.last_error is not None
 
         await eventually(is_noticed, "the bridge has noticed")
         assert proxy.dropped > 0
@@ -67,9 +67,7 @@ async def test_answers_that_are_lost_bring_no_duplicates(tmp_path: Path) -> None
 
 async def test_mail_goes_on_when_the_peer_moves_in_the_middle(tmp_path: Path) -> None:
     """B8: the old address still answers, but nothing comes back from there."""
-    patient = msgspec.structs.replace(
-        QUICK, offer_timeout_s=DEADLINE_S, window_timeout_s=DEADLINE_S
-    )
+    patient = msgspec.structs.replace(QUICK, open_timeout_s=DEADLINE_S, window_timeout_s=DEADLINE_S)
     async with (
         running_station("beta", tmp_path) as beta,
         proxy_to(beta.address) as old,
@@ -98,7 +96,7 @@ async def test_peer_that_is_not_there_yet_costs_only_time(tmp_path: Path) -> Non
         await post_numbers(alpha, "beta", range(10))
 
         async def has_tried() -> bool:
-            return any(it.trouble for it in (await alpha.mail.bridges()).bridges)
+            return any(it.last_error for it in (await alpha.mail.bridges.status()).bridges)
 
         await eventually(has_tried, "the bridge has tried")
         async with running_station("beta", tmp_path, bind=address) as beta:

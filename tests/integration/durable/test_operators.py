@@ -9,7 +9,7 @@ import pytest
 
 from postroad.core.errors import UsageError
 from postroad.durable import Message, Transaction
-from postroad.durable.bridge import Phase
+from postroad.durable.bridges.bridge import BridgeState
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import (
     AT_ONCE,
@@ -29,8 +29,8 @@ from .test_external_bridge import BridgeProcess
 
 async def until_paused(station: Station, peer: str = "beta") -> None:
     async def is_paused() -> bool:
-        health = {it.peer: it.phase for it in (await station.mail.bridges()).bridges}
-        return health.get(peer) == Phase.PAUSED
+        health = {it.peer: it.state for it in (await station.mail.bridges.status()).bridges}
+        return health.get(peer) == BridgeState.PAUSED
 
     await eventually(is_paused, "the bridge rests")
 
@@ -44,12 +44,12 @@ async def test_nothing_is_sent_while_a_bridge_is_paused(alpha: Station, beta: St
     await post_numbers(alpha, "beta", range(3))
     assert numbers_of(await recorder.until(3)) == [0, 1, 2]
     await until_empty(alpha.mail, "beta")
-    await alpha.mail.pause_bridge("beta")
+    await alpha.mail.bridges.pause("beta")
     await until_paused(alpha)
     await post_numbers(alpha, "beta", range(3, 6))
     await until_paused(alpha)
     assert (await waiting_for(alpha), len(recorder.messages)) == (3, 3)
-    await alpha.mail.resume_bridge("beta")
+    await alpha.mail.bridges.resume("beta")
     assert numbers_of(await recorder.until(6)) == [0, 1, 2, 3, 4, 5]
     await until_empty(alpha.mail, "beta")
 
@@ -58,10 +58,10 @@ async def test_a_bridge_is_paused_in_the_midst_of_sending(alpha: Station, beta: 
     recorder = await Recorder.at(beta)
     posting = asyncio.create_task(post_numbers(alpha, "beta", range(2_000)))
     await recorder.until(1)
-    await alpha.mail.pause_bridge("beta")
+    await alpha.mail.bridges.pause("beta")
     await posting
     await until_paused(alpha)
-    await alpha.mail.resume_bridge("beta")
+    await alpha.mail.bridges.resume("beta")
     assert numbers_of(await recorder.until(2_000)) == [*range(2_000)]
 
 
@@ -70,12 +70,12 @@ async def test_a_bridge_stays_paused_after_a_restart(tmp_path: Path) -> None:
         recorder = await Recorder.at(beta)
         async with running_station("alpha", tmp_path, beta) as alpha:
             beta.meet(alpha)
-            await alpha.mail.pause_bridge("beta")
+            await alpha.mail.bridges.pause("beta")
             await post_numbers(alpha, "beta", range(2))
         async with running_station("alpha", tmp_path, beta) as alpha:
             await until_paused(alpha)
             assert (await waiting_for(alpha), recorder.messages) == (2, [])
-            await alpha.mail.resume_bridge("beta")
+            await alpha.mail.bridges.resume("beta")
             assert numbers_of(await recorder.until(2)) == [0, 1]
 
 
@@ -91,11 +91,11 @@ async def test_a_bridge_process_of_its_own_rests_too(tmp_path: Path) -> None:
             await post_numbers(alpha, "beta", range(2))
             await recorder.until(2)
             await until_empty(alpha.mail, "beta")
-            await alpha.mail.pause_bridge("beta")
+            await alpha.mail.bridges.pause("beta")
             await post_numbers(alpha, "beta", range(2, 4))
             await until_paused(alpha)
             assert (await waiting_for(alpha), len(recorder.messages)) == (2, 2)
-            await alpha.mail.resume_bridge("beta")
+            await alpha.mail.bridges.resume("beta")
             assert numbers_of(await recorder.until(4)) == [0, 1, 2, 3]
         finally:
             await bridge.kill()
@@ -112,17 +112,17 @@ async def test_a_queue_in_use_is_moved_only_while_it_rests(alpha: Station) -> No
     await post_numbers(alpha, "alpha", range(5))
     await begun.wait()
     with pytest.raises(UsageError, match="pause it"):
-        await alpha.mail.move("orders", "elsewhere")
-    await alpha.mail.pause("orders")
+        await alpha.mail.admin.move("orders", "elsewhere")
+    await alpha.mail.admin.pause("orders")
     # One is still being handled, and must not come a second time.
-    with pytest.raises(UsageError, match="in hand"):
-        await alpha.mail.move("orders", "elsewhere")
+    with pytest.raises(UsageError, match="in flight"):
+        await alpha.mail.admin.move("orders", "elsewhere")
     go_on.set()
     await until_waiting(alpha.mail, "orders", 4)
 
     async def moved() -> bool:
         try:
-            return await alpha.mail.move("orders", "elsewhere") == 4
+            return await alpha.mail.admin.move("orders", "elsewhere") == 4
         except UsageError:
             return False
 
@@ -131,7 +131,7 @@ async def test_a_queue_in_use_is_moved_only_while_it_rests(alpha: Station) -> No
     assert numbers_of(await recorder.until(4)) == [1, 2, 3, 4]
     # The queue that was emptied goes on with what comes from now on.
     begun.clear()
-    await alpha.mail.resume("orders")
+    await alpha.mail.admin.resume("orders")
     await post_numbers(alpha, "alpha", [9])
     async with asyncio.timeout(10):
         await begun.wait()
@@ -139,30 +139,30 @@ async def test_a_queue_in_use_is_moved_only_while_it_rests(alpha: Station) -> No
 
 async def test_a_message_that_dies_again_says_so(alpha: Station, beta: Station) -> None:
     recorder = await Recorder.at(beta, failures=6, retry=AT_ONCE)
-    await alpha.mail.post("beta", "orders", b"tea", headers={"colour": "green"})
+    await alpha.mail.send("orders", b"tea", to="beta", headers={"colour": "green"})
     await until_dead(beta.mail, 1)
-    (dead,) = await beta.mail.dead_letters()
+    (dead,) = await beta.mail.dead_letters.list()
     assert dead.retried == 0
-    await beta.mail.retry_dead(dead.id)
+    await beta.mail.dead_letters.retry(dead.id)
     await eventually(lambda: _has_died_again(beta), "it dies again")
-    await beta.mail.retry_all_dead()
+    await beta.mail.dead_letters.retry_many()
     await recorder.until(1)
     headers = recorder.messages[0].headers
     assert headers == {"colour": "green", "postroad-retried": "2"}
 
 
 async def _has_died_again(station: Station) -> bool:
-    dead = await station.mail.dead_letters()
+    dead = await station.mail.dead_letters.list()
     return [it.retried for it in dead] == [1]
 
 
 async def test_what_a_peer_refused_says_how_often_it_was_tried_again(tmp_path: Path) -> None:
-    async with running_pair(tmp_path, accept=("open",)) as (alpha, _):
-        await alpha.mail.post("beta", "closed", b"tea")
+    async with running_pair(tmp_path, accepted_queues=("open",)) as (alpha, _):
+        await alpha.mail.send("closed", b"tea", to="beta")
         for retried in range(3):
 
             async def is_dead(expected: int = retried) -> bool:
-                return [it.retried for it in await alpha.mail.dead_letters()] == [expected]
+                return [it.retried for it in await alpha.mail.dead_letters.list()] == [expected]
 
             await eventually(is_dead, f"it has died {retried + 1} times")
-            await alpha.mail.retry_all_dead()
+            await alpha.mail.dead_letters.retry_many()

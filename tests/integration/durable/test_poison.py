@@ -12,9 +12,16 @@ import pytest
 
 from postroad import MessagingService
 from postroad.core.errors import RemoteDecodeError
-from postroad.durable import Letter, MailConfig
-from postroad.durable.chain import extend
-from postroad.durable.exchange import Answer, SentPage, Verdict, Window, decode, encode
+from postroad.durable import DurableQueuesConfig, StoredMessage
+from postroad.durable.bridges.hash_chain import extend_chain
+from postroad.durable.bridges.protocol import (
+    StreamAck,
+    StreamWindow,
+    WindowStatus,
+    WireBatch,
+    decode_stream_message,
+    encode,
+)
 from postroad.durable.names import DELIVER
 from tests.support.durable.mail_pairs import (
     CLUSTER,
@@ -34,16 +41,16 @@ class Poisoner:
         self._service = service
         self._beta = beta
 
-    async def send(self, window: Window) -> Answer:
+    async def send(self, window: StreamWindow) -> StreamAck:
         reply = await self._service.request(
             self._beta.address, DELIVER, encode(window), peer="beta"
         )
-        return decode(Answer, reply)
+        return decode_stream_message(StreamAck, reply)
 
 
 @asynccontextmanager
 async def poisoned(
-    directory: Path, config: MailConfig = QUICK
+    directory: Path, config: DurableQueuesConfig = QUICK
 ) -> AsyncIterator[tuple[Poisoner, Station]]:
     async with (
         running_station("beta", directory, config=config) as beta,
@@ -72,14 +79,14 @@ async def test_poison_is_refused_and_what_follows_is_taken(
     async with poisoned(tmp_path) as (poisoner, beta):
         recorder = await Recorder.at(beta, QUEUE)
         mail = Correspondent([make_letters(1)], to="beta")
-        chain = extend(mail.chains[-1], letters)
-        mail.pages.append(SentPage(1, chain, letters))
+        chain = extend_chain(mail.chains[-1], letters)
+        mail.pages.append(WireBatch(1, chain, letters))
         mail.chains.append(chain)
         mail.firsts.append(3)
         mail.add([make_letter(3)])
         answer = await poisoner.send(mail.window())
-        assert (answer.verdict, answer.watermark) == (Verdict.ACCEPTED, 3)
-        assert [(it.number, it.reason) for it in answer.refusals] == [(2, reason)]
+        assert (answer.status, answer.watermark) == (WindowStatus.ACCEPTED, 3)
+        assert [(it.number, it.reason) for it in answer.rejections] == [(2, reason)]
         assert await recorder.until(2) == [b"1", b"3"]
 
 
@@ -87,25 +94,25 @@ async def test_page_that_was_changed_on_its_way_is_refused(tmp_path: Path) -> No
     async with poisoned(tmp_path) as (poisoner, beta):
         window = Correspondent([[make_letter(1)]], to="beta").window()
         changed = msgspec.msgpack.encode([make_letter(1, body=b"forged")])
-        pages = [msgspec.structs.replace(window.pages[0], letters=changed)]
-        answer = await poisoner.send(msgspec.structs.replace(window, pages=pages))
-        assert [it.reason for it in answer.refusals] == ["unreadable"]
-        assert await beta.mail.browse(QUEUE) == []
+        pages = [msgspec.structs.replace(window.batches[0], data=changed)]
+        answer = await poisoner.send(msgspec.structs.replace(window, batches=pages))
+        assert [it.reason for it in answer.rejections] == ["unreadable"]
+        assert await beta.mail.admin.peek(QUEUE) == []
 
 
 async def test_mail_that_does_not_continue_what_came_before_is_not_taken(tmp_path: Path) -> None:
     """B5: neither what leaves a gap, nor another history, nor the same once more."""
-    letters: list[list[Letter]] = [[make_letter(number)] for number in (1, 2, 3)]
+    letters: list[list[StoredMessage]] = [[make_letter(number)] for number in (1, 2, 3)]
     mail = Correspondent(letters, to="beta")
     other = Correspondent([[make_letter(7)], *letters[1:]], to="beta")
     async with poisoned(tmp_path) as (poisoner, beta):
-        assert (await poisoner.send(mail.window(1, 2))).verdict is Verdict.GAP
+        assert (await poisoner.send(mail.window(1, 2))).status is WindowStatus.GAP
         assert (await poisoner.send(mail.window(0, 1))).watermark == 1
         assert (await poisoner.send(mail.window(0, 1))).watermark == 1
-        assert (await poisoner.send(mail.window(2, 3))).verdict is Verdict.GAP
-        assert (await poisoner.send(other.window(1, 2))).verdict is Verdict.DIVERGED
+        assert (await poisoner.send(mail.window(2, 3))).status is WindowStatus.GAP
+        assert (await poisoner.send(other.window(1, 2))).status is WindowStatus.DIVERGED
         assert (await poisoner.send(mail.window(0, 3))).watermark == 3
-        assert [it.body for it in await beta.mail.browse(QUEUE)] == [b"1", b"2", b"3"]
+        assert [it.body for it in await beta.mail.admin.peek(QUEUE)] == [b"1", b"2", b"3"]
 
 
 async def test_windows_that_come_together_have_no_more_room_than_in_turn(tmp_path: Path) -> None:
@@ -117,16 +124,16 @@ async def test_windows_that_come_together_have_no_more_room_than_in_turn(tmp_pat
         answers = await asyncio.gather(*windows)
         # Of one page more than there is room for, nobody knows before it is here.
         assert max(answer.watermark for answer in answers) <= 2
-        assert len(await beta.mail.browse(QUEUE, limit=100)) <= 2
+        assert len(await beta.mail.admin.peek(QUEUE, limit=100)) <= 2
 
 
 async def test_window_that_announces_more_than_it_holds_is_not_taken(tmp_path: Path) -> None:
     """Each of them would be remembered as refused."""
     async with poisoned(tmp_path) as (poisoner, beta):
         window = Correspondent([], to="beta").window()
-        pages = [SentPage(65_535, bytes(16), b"junk")]
+        pages = [WireBatch(65_535, bytes(16), b"junk")]
         with pytest.raises(RemoteDecodeError, match="65535 letters in 4 bytes"):
-            await poisoner.send(msgspec.structs.replace(window, pages=pages))
+            await poisoner.send(msgspec.structs.replace(window, batches=pages))
         good = Correspondent([[make_letter(1)]], to="beta")
         assert (await poisoner.send(good.window())).watermark == 1
-        assert [it.body for it in await beta.mail.browse(QUEUE)] == [b"1"]
+        assert [it.body for it in await beta.mail.admin.peek(QUEUE)] == [b"1"]

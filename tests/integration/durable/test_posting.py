@@ -15,7 +15,7 @@ from postroad.core.errors import (
     MessageTooLargeError,
     UsageError,
 )
-from postroad.durable import Draft, MailConfig, Message, Transaction
+from postroad.durable import DurableQueuesConfig, Message, OutgoingMessage, Transaction
 from tests.support.durable.mail_pairs import (
     AT_ONCE,
     QUICK,
@@ -34,16 +34,16 @@ from tests.support.durable.mail_pairs import (
 async def test_message_arrives_with_everything_that_was_said(alpha: Station, beta: Station) -> None:
     recorder = await Recorder.at(beta)
     before = time.time()
-    id = await alpha.mail.post(
-        "beta", "orders", b"tea", key="table 7", headers={"waiter": "Ann"}, reply_to="bills"
+    id = await alpha.mail.send(
+        "orders", b"tea", to="beta", key="table 7", headers={"waiter": "Ann"}, reply_to="bills"
     )
     await recorder.until(1)
     (message,) = recorder.messages
     assert (message.body, message.queue, message.sender) == (b"tea", "orders", "alpha")
     assert (message.id, message.key, message.reply_to) == (id, "table 7", "bills")
     assert dict(message.headers) == {"waiter": "Ann"}
-    assert (message.attempt, message.priority, message.answers) == (1, 0, None)
-    assert before - 1 < message.posted_at <= message.received_at + 1 < time.time() + 2
+    assert (message.attempt, message.priority, message.in_reply_to) == (1, 0, None)
+    assert before - 1 < message.sent_at <= message.received_at + 1 < time.time() + 2
 
 
 async def test_messages_of_one_sender_are_handled_in_order(alpha: Station, beta: Station) -> None:
@@ -54,7 +54,7 @@ async def test_messages_of_one_sender_are_handled_in_order(alpha: Station, beta:
 
 
 async def test_long_row_of_windows_is_delivered_when_the_peer_is_found(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(QUICK, page_letters_max=5, window_bytes=64, windows_max=3)
+    config = msgspec.structs.replace(QUICK, batch_messages_max=5, window_bytes=64, windows_max=3)
     async with (
         running_station("alpha", tmp_path, config=config) as alpha,
         running_station("beta", tmp_path, alpha) as beta,
@@ -72,8 +72,10 @@ async def test_large_backlog_is_delivered_when_the_peer_is_found(tmp_path: Path)
     ):
         recorder = await Recorder.at(beta)
         padding = b" " * 20_000
-        drafts = [Draft(peer="beta", queue="orders", body=b"%d" % n + padding) for n in range(400)]
-        await alpha.mail.post_all(drafts)
+        drafts = [
+            OutgoingMessage(to="beta", queue="orders", body=b"%d" % n + padding) for n in range(400)
+        ]
+        await alpha.mail.send_many(drafts)
         alpha.meet(beta)
         assert numbers_of(await recorder.until(400)) == list(range(400))
 
@@ -116,7 +118,7 @@ async def test_failed_message_is_tried_before_others_of_its_key(
     assert numbers_of(await recorder.until(5)) == list(range(5))
     assert recorder.messages[0].attempt == 3
     assert recorder.attempts == [b"0", b"0", b"0", b"1", b"2", b"3", b"4"]
-    assert await beta.mail.dead_letters() == []
+    assert await beta.mail.dead_letters.list() == []
 
 
 async def test_delayed_message_is_not_handled_before_its_time(
@@ -124,32 +126,32 @@ async def test_delayed_message_is_not_handled_before_its_time(
 ) -> None:
     recorder = await Recorder.at(beta)
     posted = time.monotonic()
-    await alpha.mail.post("beta", "orders", b"later", delay=1.5)
-    await alpha.mail.post("beta", "orders", b"now")
+    await alpha.mail.send("orders", b"later", to="beta", delay=1.5)
+    await alpha.mail.send("orders", b"now", to="beta")
     assert await recorder.until(2) == [b"now", b"later"]
     assert time.monotonic() - posted >= 1.49
 
 
 async def test_urgent_messages_are_handled_first(alpha: Station, beta: Station) -> None:
     for priority in (0, 1, 5, 3):
-        await alpha.mail.post("beta", "orders", b"%d" % priority, priority=priority)
-    await alpha.mail.post("beta", "orders", b"-1", priority=-1)
+        await alpha.mail.send("orders", b"%d" % priority, to="beta", priority=priority)
+    await alpha.mail.send("orders", b"-1", to="beta", priority=-1)
     await until_empty(alpha.mail, "beta")
     recorder = await Recorder.at(beta)
     assert numbers_of(await recorder.until(5)) == [5, 3, 1, 0, -1]
 
 
 async def test_message_that_waited_too_long_is_a_dead_letter(alpha: Station, beta: Station) -> None:
-    await alpha.mail.post("beta", "orders", b"stale", ttl=1.0)
+    await alpha.mail.send("orders", b"stale", to="beta", ttl=1.0)
     await until_empty(alpha.mail, "beta")
     recorder = Recorder()
     # What it waits for is that the time passes.
     await asyncio.sleep(1.1)
     await beta.mail.consume("orders", recorder)
-    await alpha.mail.post("beta", "orders", b"fresh", ttl=60)
+    await alpha.mail.send("orders", b"fresh", to="beta", ttl=60)
     assert await recorder.until(1) == [b"fresh"]
     await until_dead(beta.mail, 1)
-    (dead,) = await beta.mail.dead_letters()
+    (dead,) = await beta.mail.dead_letters.list()
     assert (dead.reason, dead.letter.body, dead.peer) == ("expired", b"stale", "alpha")
 
 
@@ -158,23 +160,23 @@ async def test_message_that_expires_on_its_way_is_the_senders_dead_letter(tmp_pa
         running_station("alpha", tmp_path) as alpha,
         running_station("beta", tmp_path, alpha) as beta,
     ):
-        await alpha.mail.post("beta", "orders", b"stale", ttl=0.01)
+        await alpha.mail.send("orders", b"stale", to="beta", ttl=0.01)
         # What it waits for is that the time passes.
         await asyncio.sleep(0.05)
         alpha.meet(beta)
         await until_dead(alpha.mail, 1)
-        (dead,) = await alpha.mail.dead_letters()
+        (dead,) = await alpha.mail.dead_letters.list()
         assert (dead.reason, dead.is_outbound, dead.letter.body) == ("expired", True, b"stale")
-        assert await beta.mail.browse("orders") == []
+        assert await beta.mail.admin.peek("orders") == []
 
 
 async def test_idempotency_key_makes_posting_twice_like_once(alpha: Station, beta: Station) -> None:
     recorder = await Recorder.at(beta)
-    posts = [alpha.mail.post("beta", "orders", b"tea", idempotency_key="a") for _ in range(5)]
+    posts = [alpha.mail.send("orders", b"tea", to="beta", idempotency_key="a") for _ in range(5)]
     assert len(set(await asyncio.gather(*posts))) == 1
     with pytest.raises(IdempotencyConflictError, match="'a' was used for another message"):
-        await alpha.mail.post("beta", "orders", b"coffee", idempotency_key="a")
-    await alpha.mail.post("beta", "orders", b"last", idempotency_key="b")
+        await alpha.mail.send("orders", b"coffee", to="beta", idempotency_key="a")
+    await alpha.mail.send("orders", b"last", to="beta", idempotency_key="b")
     assert await recorder.until(2) == [b"tea", b"last"]
 
 
@@ -183,18 +185,18 @@ async def test_node_posts_to_itself_without_a_bridge(alpha: Station) -> None:
     await post_numbers(alpha, "alpha", range(20))
     assert numbers_of(await recorder.until(20)) == list(range(20))
     assert {message.sender for message in recorder.messages} == {"alpha"}
-    assert (await alpha.mail.bridges()).bridges == []
+    assert (await alpha.mail.bridges.status()).bridges == []
 
 
 async def test_queue_that_was_emptied_after_a_restart_goes_on(tmp_path: Path) -> None:
     """What comes then must not be taken for what was there before."""
     async with running_station("alpha", tmp_path) as alpha:
-        await alpha.mail.post("alpha", "orders", b"before")
+        await alpha.mail.send("orders", b"before", to="alpha")
     async with running_station("alpha", tmp_path) as alpha:
         recorder = await Recorder.at(alpha)
         await recorder.until(1)
         await until_waiting(alpha.mail, "orders", 0)
-        await alpha.mail.post("alpha", "orders", b"after")
+        await alpha.mail.send("orders", b"after", to="alpha")
         assert await recorder.until(2) == [b"before", b"after"]
 
 
@@ -206,46 +208,47 @@ async def test_mail_waits_for_a_consumer_and_survives_a_restart(tmp_path: Path) 
     async with running_station("beta", tmp_path) as beta:
         recorder = await Recorder.at(beta)
         assert numbers_of(await recorder.until(10)) == list(range(10))
-        await beta.mail.post("beta", "orders", b"10")
+        await beta.mail.send("orders", b"10", to="beta")
         assert numbers_of(await recorder.until(11)) == list(range(11))
 
 
 async def test_oversized_message_is_refused_at_once(tmp_path: Path) -> None:
     """B10: whoever posts it hears of it."""
-    config = MailConfig(message_bytes_max=1_000)
+    config = DurableQueuesConfig(message_bytes_max=1_000)
     async with running_pair(tmp_path, config=config) as (alpha, _):
         with pytest.raises(MessageTooLargeError, match="message_bytes_max is 1000"):
-            await alpha.mail.post("beta", "orders", bytes(1_000))
+            await alpha.mail.send("orders", bytes(1_000), to="beta")
         assert (await alpha.mail.statistics()).peers == {}
 
 
 async def test_message_too_large_for_its_receiver_is_dead_at_its_sender(tmp_path: Path) -> None:
     """B10: what only the receiver finds too large is not lost either."""
-    small = MailConfig(message_bytes_max=1_000)
+    small = DurableQueuesConfig(message_bytes_max=1_000)
     async with (
         running_station("beta", tmp_path, config=small) as beta,
         running_station("alpha", tmp_path, beta) as alpha,
     ):
         recorder = await Recorder.at(beta)
         drafts = [
-            Draft(peer="beta", queue="orders", body=body) for body in (b"1", bytes(2_000), b"2")
+            OutgoingMessage(to="beta", queue="orders", body=body)
+            for body in (b"1", bytes(2_000), b"2")
         ]
-        await alpha.mail.post_all(drafts)
+        await alpha.mail.send_many(drafts)
         assert await recorder.until(2) == [b"1", b"2"]
         await until_dead(alpha.mail, 1)
-        (dead,) = await alpha.mail.dead_letters()
+        (dead,) = await alpha.mail.dead_letters.list()
         assert (dead.reason, len(dead.letter.body)) == ("too large", 2_000)
 
 
 async def test_wrong_use_is_refused_with_a_reason(alpha: Station) -> None:
-    for arguments in (("", "orders"), ("beta", ""), ("beta", "two words")):
+    for to, queue in (("", "orders"), ("beta", ""), ("beta", "two words")):
         with pytest.raises(ConfigError):
-            await alpha.mail.post(*arguments, b"")
+            await alpha.mail.send(queue, b"", to=to)
     for fields in ({"delay": -1}, {"ttl": float("nan")}, {"priority": 5_000}, {"key": "\0"}):
         with pytest.raises(ConfigError):
-            await alpha.mail.post("beta", "orders", b"", **fields)
+            await alpha.mail.send("orders", b"", to="beta", **fields)
     with pytest.raises(UsageError, match="a body is bytes, not str"):
-        await alpha.mail.post("beta", "orders", "text")  # type: ignore[arg-type]
+        await alpha.mail.send("orders", "text", to="beta")  # type: ignore[arg-type]
     await alpha.mail.consume("orders", Recorder())
     with pytest.raises(UsageError, match="has a consumer already"):
         await alpha.mail.consume("orders", Recorder())

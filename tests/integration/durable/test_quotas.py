@@ -12,7 +12,7 @@ import pytest
 
 from postroad.core import fault_points as faults
 from postroad.core.errors import OutboxFullError, Reject, StoreUnavailableError
-from postroad.durable import MailConfig, Message, Transaction
+from postroad.durable import DurableQueuesConfig, Message, Transaction
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import (
     LIMITS,
@@ -30,9 +30,9 @@ from tests.support.durable.nodes import once, raising
 FLOOD, EACH = 3_000, 20
 
 
-def with_quota(**settings: Any) -> MailConfig:
+def with_quota(**settings: Any) -> DurableQueuesConfig:
     """Small pages, so that there are many of them."""
-    return msgspec.structs.replace(QUICK, page_bytes_max=500, window_bytes=1_000, **settings)
+    return msgspec.structs.replace(QUICK, batch_bytes_max=500, window_bytes=1_000, **settings)
 
 
 @pytest.mark.parametrize("quota", ["sender_bytes_max", "inbox_bytes_max"])
@@ -43,10 +43,10 @@ async def test_full_inbox_pushes_back_and_loses_nothing(tmp_path: Path, quota: s
 
         async def is_full() -> bool:
             bridge = (await alpha.mail.statistics()).peers["beta"].bridge
-            return bridge is not None and bridge.trouble == "'beta' has no room for more"
+            return bridge is not None and bridge.last_error == "'beta' has no room for more"
 
         await eventually(is_full, "the bridge has heard that there is no room")
-        waiting = len(await beta.mail.browse("orders", limit=1_000))
+        waiting = len(await beta.mail.admin.peek("orders", limit=1_000))
         # One page more than there is room for may be on its way at most.
         assert 0 < waiting * 60 < 2 * 3_000
         recorder = await Recorder.at(beta)
@@ -63,7 +63,7 @@ async def test_sender_that_fills_its_share_does_not_keep_others_waiting(tmp_path
         await beta.mail.declare("letters")
         await post_numbers(alpha, "beta", range(300), headers={"padding": "x" * 20})
         recorder = await Recorder.at(beta, "letters")
-        await gamma.mail.post("beta", "letters", b"1")
+        await gamma.mail.send("letters", b"1", to="beta")
         assert await recorder.until(1) == [b"1"]
         assert (await alpha.mail.statistics()).peers["beta"].depth > 0
 
@@ -74,7 +74,7 @@ async def test_message_larger_than_the_quota_is_taken_alone(tmp_path: Path) -> N
         recorder = await Recorder.at(beta)
         bodies = [bytes([number]) * 5_000 for number in range(4)]
         for body in bodies:
-            await alpha.mail.post("beta", "orders", body)
+            await alpha.mail.send("orders", body, to="beta")
         assert await recorder.until(4) == bodies
 
 
@@ -86,14 +86,14 @@ async def test_full_outbox_refuses_posts(tmp_path: Path) -> None:
     ):
         await post_numbers(alpha, "beta", range(10))
         with pytest.raises(OutboxFullError, match="10 messages wait for 'beta'"):
-            await alpha.mail.post("beta", "orders", b"10")
+            await alpha.mail.send("orders", b"10", to="beta")
         # Others are not concerned.
-        await alpha.mail.post("gamma", "orders", b"")
+        await alpha.mail.send("orders", b"", to="gamma")
         alpha.meet(beta)
         await until_empty(alpha.mail, "beta")
-        await alpha.mail.post("beta", "orders", b"10")
+        await alpha.mail.send("orders", b"10", to="beta")
         await until_empty(alpha.mail, "beta")
-        assert numbers_of(it.body for it in await beta.mail.browse("orders")) == list(range(11))
+        assert numbers_of(it.body for it in await beta.mail.admin.peek("orders")) == list(range(11))
 
 
 async def test_page_larger_than_a_frame_is_dead_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -105,12 +105,12 @@ async def test_page_larger_than_a_frame_is_dead_and_the_rest_goes_on(tmp_path: P
     ):
         recorder = await Recorder.at(beta)
         for body in (b"1", bytes(300_000), b"2"):
-            await alpha.mail.post("beta", "orders", body)
+            await alpha.mail.send("orders", body, to="beta")
         # All of them would go in one window.
         alpha.meet(beta)
         assert await recorder.until(2) == [b"1", b"2"]
         await until_dead(alpha.mail, 1)
-        (dead,) = await alpha.mail.dead_letters()
+        (dead,) = await alpha.mail.dead_letters.list()
         assert (dead.reason, len(dead.letter.body)) == ("too large", 300_000)
         await until_empty(alpha.mail, "beta")
 
@@ -128,7 +128,7 @@ async def test_flood_of_one_peer_does_not_keep_nineteen_others_waiting(tmp_path:
     async with AsyncExitStack() as stack:
         hub = await stack.enter_async_context(running_station("hub", tmp_path))
         # Small windows, so that the flood takes a while.
-        config = msgspec.structs.replace(QUICK, page_letters_max=5, window_bytes=300)
+        config = msgspec.structs.replace(QUICK, batch_messages_max=5, window_bytes=300)
         senders = [
             await stack.enter_async_context(
                 running_station(f"sender-{number}", tmp_path, config=config)
@@ -162,25 +162,25 @@ async def test_sender_with_too_many_dead_letters_keeps_its_mail(tmp_path: Path) 
         await beta.mail.consume("orders", refuse)
         # They come one after the other, as those of somebody who posts for ever.
         for number in range(100):
-            await alpha.mail.post("beta", "orders", b"%d" % number + bytes(100))
+            await alpha.mail.send("orders", b"%d" % number + bytes(100), to="beta")
 
         async def is_blocked() -> bool:
             return (await beta.mail.statistics()).blocked_senders == ["alpha"]
 
         await eventually(is_blocked, "what died of alpha is all that is kept")
         # What had been taken by then may die as well, and no more.
-        assert await beta.mail.count_dead() < 100
-        assert await alpha.mail.browse_outbox("beta")
-        await gamma.mail.post("beta", "orders", b"")
+        assert await beta.mail.dead_letters.count() < 100
+        assert await alpha.mail.bridges.peek("beta")
+        await gamma.mail.send("orders", b"", to="beta")
         await until_empty(gamma.mail, "beta")
 
         async def is_through() -> bool:
-            await beta.mail.drop_all_dead()
-            return not await alpha.mail.browse_outbox("beta")
+            await beta.mail.dead_letters.drop_many()
+            return not await alpha.mail.bridges.peek("beta")
 
         await eventually(is_through, "alpha's mail is taken again")
-        await eventually(lambda: beta.mail.consumptions["orders"].failed == 100)
-        await beta.mail.drop_all_dead()
+        await eventually(lambda: beta.mail.dispatchers.get("orders").failed == 100)
+        await beta.mail.dead_letters.drop_many()
         assert (await beta.mail.statistics()).blocked_senders == []
 
 
@@ -192,9 +192,9 @@ async def test_dead_letters_of_a_sender_are_counted_again_after_a_restart(tmp_pa
 
     for _ in range(2):
         async with running_station("beta", tmp_path, config=config) as beta:
-            if not await beta.mail.count_dead():
+            if not await beta.mail.dead_letters.count():
                 await beta.mail.consume("orders", refuse)
-                await beta.mail.post("beta", "orders", bytes(200))
+                await beta.mail.send("orders", bytes(200), to="beta")
                 await until_dead(beta.mail, 1)
             assert (await beta.mail.statistics()).blocked_senders == ["beta"]
 
@@ -203,15 +203,15 @@ async def test_dead_letters_of_a_sender_are_counted_again_after_a_restart(tmp_pa
 async def test_old_keys_are_forgotten_also_after_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr("postroad.durable.mail._FORGET_EVERY_S", 0.01)
-    config = with_quota(idempotency_s=0.05)
+    monkeypatch.setattr("postroad.durable.durable_queues._PURGE_KEYS_INTERVAL_S", 0.01)
+    config = with_quota(idempotency_ttl_s=0.05)
     async with running_station("alpha", tmp_path, config=config) as alpha:
         failing = once(raising(error))
         with faults.arm_fault_point("durable.commit.before", lambda units: failing()):
             await eventually(lambda: alpha.mail.store.writer.commits > 3, "commits go on")
-        first = await alpha.mail.post("beta", "orders", b"", idempotency_key="k")
+        first = await alpha.mail.send("orders", b"", to="beta", idempotency_key="k")
 
         async def is_forgotten() -> bool:
-            return await alpha.mail.post("beta", "orders", b"", idempotency_key="k") != first
+            return await alpha.mail.send("orders", b"", to="beta", idempotency_key="k") != first
 
         await eventually(is_forgotten, "the key is forgotten")

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from postroad.core.errors import TransactionAbortedError, UsageError
-from postroad.durable import Draft, Mail, Message, Retry, Transaction
+from postroad.durable import DurableQueues, Message, OutgoingMessage, RetryPolicy, Transaction
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import (
     AT_ONCE,
@@ -28,12 +28,12 @@ from tests.support.durable.mail_pairs import (
 )
 
 
-async def create(mail: Mail, table: str = "books (number INTEGER)") -> None:
+async def create(mail: DurableQueues, table: str = "books (number INTEGER)") -> None:
     async with mail.transaction() as tx:
         await tx.execute(f"CREATE TABLE {table}")
 
 
-async def rows_of(mail: Mail) -> list[int]:
+async def rows_of(mail: DurableQueues) -> list[int]:
     async with mail.transaction() as tx:
         return [number for (number,) in await tx.execute("SELECT number FROM books ORDER BY 1")]
 
@@ -47,7 +47,7 @@ async def test_statements_and_posts_happen_together(alpha: Station, beta: Statio
     recorder = await Recorder.at(beta)
     async with alpha.mail.transaction() as tx:
         await tx.execute("INSERT INTO books VALUES (1)")
-        await alpha.mail.post("beta", "orders", b"1", tx=tx)
+        await alpha.mail.send("orders", b"1", to="beta", tx=tx)
         assert await tx.execute("SELECT number FROM books") == [(1,)]
     assert await recorder.until(1) == [b"1"]
     assert await rows_of(alpha.mail) == [1]
@@ -58,15 +58,15 @@ async def test_nothing_of_a_failed_transaction_happens(alpha: Station, beta: Sta
     with pytest.raises(ZeroDivisionError):
         async with alpha.mail.transaction() as tx:
             await tx.execute("INSERT INTO books VALUES (1)")
-            tx.post("beta", "orders", b"1")
+            tx.send("orders", b"1", to="beta")
             raise ZeroDivisionError
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
         async with alpha.mail.transaction() as tx:
-            tx.post("beta", "orders", b"2")
+            tx.send("orders", b"2", to="beta")
             await tx.execute("INSERT INTO pamphlets VALUES (2)")
-    await alpha.mail.post("beta", "orders", b"3")
+    await alpha.mail.send("orders", b"3", to="beta")
     await until_empty(alpha.mail, "beta")
-    assert numbers_of(it.body for it in await beta.mail.browse("orders")) == [3]
+    assert numbers_of(it.body for it in await beta.mail.admin.peek("orders")) == [3]
     assert await rows_of(alpha.mail) == []
 
 
@@ -91,7 +91,7 @@ async def test_rows_of_a_handler_are_committed_with_its_message(
 
     async def handle(message: Message, tx: Transaction) -> None:
         await book(message, tx)
-        tx.post("alpha", "bills", message.body)
+        tx.send("bills", message.body, to="alpha")
         if message.attempt == 1:
             raise ValueError("the first attempt fails")
 
@@ -117,7 +117,7 @@ async def test_statement_that_undoes_everything_harms_only_its_own_message(alpha
     await alpha.mail.consume("orders", handle, concurrency=10, retry=AT_ONCE)
     await until_waiting(alpha.mail, "orders", 0)
     assert await rows_of(alpha.mail) == list(range(10))
-    assert await alpha.mail.dead_letters() == []
+    assert await alpha.mail.dead_letters.list() == []
 
 
 @pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
@@ -141,18 +141,18 @@ async def test_posting_inside_a_transaction_without_naming_it_is_refused(alpha: 
     async with alpha.mail.transaction() as tx:
         await tx.execute("INSERT INTO books VALUES (1)")
         with pytest.raises(UsageError, match="pass tx=tx"):
-            await alpha.mail.post("beta", "orders", b"")
+            await alpha.mail.send("orders", b"", to="beta")
         with pytest.raises(UsageError, match="pass tx=tx"):
-            await alpha.mail.post_all([Draft(peer="beta", queue="orders", body=b"")])
+            await alpha.mail.send_many([OutgoingMessage(to="beta", queue="orders", body=b"")])
     with pytest.raises(UsageError, match="the transaction is over"):
         await tx.execute("SELECT 1")
     with pytest.raises(UsageError, match="the transaction is over"):
-        tx.post("beta", "orders", b"")
+        tx.send("orders", b"", to="beta")
     assert await rows_of(alpha.mail) == [1]
 
 
 def hurried(**settings: Any) -> dict[str, Any]:
-    return {"config": msgspec.structs.replace(QUICK, transaction_s=0.1, **settings)}
+    return {"config": msgspec.structs.replace(QUICK, transaction_timeout_s=0.1, **settings)}
 
 
 async def test_transaction_that_takes_too_long_is_undone(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_transaction_that_takes_too_long_is_undone(tmp_path: Path) -> None
         assert await rows_of(alpha.mail) == []
 
 
-async def alpha_waits(mail: Mail) -> None:
+async def alpha_waits(mail: DurableQueues) -> None:
     """Wait until somebody else could commit, who knows nothing of the transaction."""
     declared: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -196,25 +196,25 @@ async def test_slow_handler_loses_its_transaction_and_is_called_again(tmp_path: 
 async def test_pulled_message_is_acknowledged_by_transaction(alpha: Station, beta: Station) -> None:
     await create(beta.mail)
     bills = await Recorder.at(alpha, "bills")
-    await alpha.mail.post("beta", "orders", b"1")
+    await alpha.mail.send("orders", b"1", to="beta")
     (message,) = await beta.mail.pull("orders", timeout=5)
-    tx = message.begin()
+    tx = message.transaction()
     await tx.execute("INSERT INTO books VALUES (1)")
-    tx.post("alpha", "bills", b"1")
+    tx.send("bills", b"1", to="alpha")
     await message.ack(tx)
     assert await rows_of(beta.mail) == [1]
-    assert await beta.mail.browse("orders") == []
+    assert await beta.mail.admin.peek("orders") == []
     assert await bills.until(1) == [b"1"]
 
 
 async def test_pulled_message_whose_transaction_is_lost_comes_again(tmp_path: Path) -> None:
     async with running_station("alpha", tmp_path, **hurried()) as alpha:
         await create(alpha.mail)
-        await alpha.mail.post("alpha", "orders", b"1")
+        await alpha.mail.send("orders", b"1", to="alpha")
         (message,) = await alpha.mail.pull("orders", timeout=5, retry=AT_ONCE)
-        tx = message.begin()
+        tx = message.transaction()
         await tx.execute("INSERT INTO books VALUES (1)")
-        turn = tx._turn
+        turn = tx._savepoint
         await eventually(lambda: turn is not None and turn.is_over)
         with pytest.raises(TransactionAbortedError):
             await message.ack(tx)
@@ -230,18 +230,20 @@ async def test_handler_whose_posts_are_refused_has_failed(tmp_path: Path) -> Non
 
         async def handle(message: Message, tx: Transaction) -> None:
             await book(message, tx)
-            tx.post("nowhere", "orders", message.body)
+            tx.send("orders", message.body, to="nowhere")
 
         # The pause lets the queue be read again, and found empty, before the message is due.
-        await alpha.mail.consume("orders", handle, retry=Retry(attempts=3, first_s=0.05))
+        await alpha.mail.consume(
+            "orders", handle, retry=RetryPolicy(max_attempts=3, initial_delay_s=0.05)
+        )
         await post_numbers(alpha, "alpha", range(2))
         await until_dead(alpha.mail, 1)
-        (dead,) = await alpha.mail.dead_letters()
+        (dead,) = await alpha.mail.dead_letters.list()
         assert (dead.reason, dead.letter.body, dead.failures) == ("failed", b"1", 3)
         assert "OutboxFullError" in dead.detail
         assert await rows_of(alpha.mail) == [0]
 
         async def is_done() -> bool:
-            return not await alpha.mail.browse("orders")
+            return not await alpha.mail.admin.peek("orders")
 
         await eventually(is_done, "nothing else waits")

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from postroad.durable import bridge
-from postroad.durable.exchange import OLDEST, VERSION, Offer
+from postroad.durable.bridges import bridge
+from postroad.durable.bridges.protocol import OLDEST, VERSION, StreamOpen
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import (
     Recorder,
@@ -21,7 +21,9 @@ from tests.support.durable.mail_pairs import (
 async def test_mail_of_one_version_newer_is_taken_in_the_common_one(
     alpha: Station, beta: Station, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bridge, "Offer", partial(Offer, version=VERSION + 1, oldest=OLDEST))
+    monkeypatch.setattr(
+        bridge, "StreamOpen", partial(StreamOpen, version=VERSION + 1, oldest=OLDEST)
+    )
     recorder = await Recorder.at(beta)
     await post_numbers(alpha, "beta", range(5))
     assert numbers_of(await recorder.until(5)) == list(range(5))
@@ -33,13 +35,15 @@ async def test_mail_of_a_version_nobody_knows_waits(
 ) -> None:
     recorder = await Recorder.at(beta)
     with monkeypatch.context() as patch:
-        patch.setattr(bridge, "Offer", partial(Offer, version=VERSION + 2, oldest=VERSION + 1))
+        patch.setattr(
+            bridge, "StreamOpen", partial(StreamOpen, version=VERSION + 2, oldest=VERSION + 1)
+        )
         await post_numbers(alpha, "beta", range(5))
 
         async def is_told() -> bool:
             found = (await alpha.mail.statistics()).peers["beta"].bridge
-            return found is not None and "update the older of the two" in (found.trouble or "")
+            return found is not None and "update the older of the two" in (found.last_error or "")
 
         await eventually(is_told, "the bridge says why")
-        assert len(await alpha.mail.browse_outbox("beta")) == 5 and not recorder.bodies
+        assert len(await alpha.mail.bridges.peek("beta")) == 5 and not recorder.bodies
     assert numbers_of(await recorder.until(5)) == list(range(5))

@@ -12,11 +12,11 @@ import pytest
 import uvloop
 
 from postroad.core.errors import TransactionAbortedError, UsageError
-from postroad.durable import Mail, MemoryStore, Message, Transaction
+from postroad.durable import DurableQueues, MemoryStore, Message, Transaction
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import AT_ONCE, QUICK, Station, running_station
 
-Call = Callable[[Mail], Coroutine[Any, Any, object]]
+Call = Callable[[DurableQueues], Coroutine[Any, Any, object]]
 
 
 @pytest.fixture
@@ -25,23 +25,23 @@ async def alpha(tmp_path: Path) -> AsyncIterator[Station]:
         yield station
 
 
-def post(mail: Mail) -> Coroutine[Any, Any, object]:
-    return mail.post("beta", "bills", b"")
+def post(mail: DurableQueues) -> Coroutine[Any, Any, object]:
+    return mail.send("bills", b"", to="beta")
 
 
 CALLS: dict[str, Call] = {
     "post": post,
-    "post with a key": lambda mail: mail.post("beta", "bills", b"", idempotency_key="k"),
-    "post_all": lambda mail: mail.post_all([]),
-    "request": lambda mail: mail.request("beta", "bills", b"", timeout=5),
+    "post with a key": lambda mail: mail.send("bills", b"", to="beta", idempotency_key="k"),
+    "post_all": lambda mail: mail.send_many([]),
+    "request": lambda mail: mail.request("bills", b"", to="beta", timeout=5),
     "declare": lambda mail: mail.declare("bills"),
     "consume": lambda mail: mail.consume("bills", print),
     "stop_consuming": lambda mail: mail.stop_consuming("bills"),
     "pull": lambda mail: mail.pull("bills", timeout=5),
-    "purge": lambda mail: mail.purge("bills"),
-    "pause": lambda mail: mail.pause("bills"),
-    "drop_all_dead": lambda mail: mail.drop_dead(1),
-    "pause_bridge": lambda mail: mail.pause_bridge("beta"),
+    "purge": lambda mail: mail.admin.purge("bills"),
+    "pause": lambda mail: mail.admin.pause("bills"),
+    "drop_all_dead": lambda mail: mail.dead_letters.drop(1),
+    "pause_bridge": lambda mail: mail.bridges.pause("beta"),
 }
 
 
@@ -89,7 +89,7 @@ async def test_call_in_a_transaction_is_refused_at_once(alpha: Station, call: st
     await post(alpha.mail)
     async with alpha.mail.transaction():
         await post(alpha.mail)
-    assert len(await alpha.mail.browse_outbox("beta")) == 2
+    assert len(await alpha.mail.bridges.peek("beta")) == 2
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -122,13 +122,13 @@ async def check_handler(alpha: Station, way: str) -> None:
             await WAYS[way](post(alpha.mail))
         except UsageError as error:
             refused.append(error)
-        tx.post("beta", "bills", b"the way out")
+        tx.send("bills", b"the way out", to="beta")
 
     await alpha.mail.consume("orders", handle, retry=AT_ONCE)
-    await alpha.mail.post("alpha", "orders", b"")
-    await eventually(lambda: alpha.mail.browse_outbox("beta"), "it is handled")
+    await alpha.mail.send("orders", b"", to="alpha")
+    await eventually(lambda: alpha.mail.bridges.peek("beta"), "it is handled")
     assert len(refused) == 1
-    assert len(await alpha.mail.browse_outbox("beta")) == 1
+    assert len(await alpha.mail.bridges.peek("beta")) == 1
 
 
 async def test_call_that_waits_when_the_first_statement_comes_is_committed_before(
@@ -137,7 +137,7 @@ async def test_call_that_waits_when_the_first_statement_comes_is_committed_befor
     async with alpha.mail.transaction() as tx:
         # In this order the post was submitted first, in the other one it is refused.
         await asyncio.gather(post(alpha.mail), tx.execute("SELECT 1"))
-        assert len(await alpha.mail.browse_outbox("beta")) == 1
+        assert len(await alpha.mail.bridges.peek("beta")) == 1
     with pytest.raises(UsageError, match="the transaction it is called in"):
         async with alpha.mail.transaction() as tx:
             await asyncio.gather(tx.execute("SELECT 1"), post(alpha.mail))
@@ -155,7 +155,7 @@ async def test_task_that_outlives_its_transaction_may_post(alpha: Station) -> No
         task = asyncio.create_task(post_later())
     is_over.set()
     await task
-    assert len(await alpha.mail.browse_outbox("beta")) == 1
+    assert len(await alpha.mail.bridges.peek("beta")) == 1
 
 
 async def test_consumer_made_in_a_transaction_is_not_in_it(alpha: Station) -> None:
@@ -165,8 +165,8 @@ async def test_consumer_made_in_a_transaction_is_not_in_it(alpha: Station) -> No
     async with alpha.mail.transaction() as tx:
         await alpha.mail.consume("orders", handle)
         await tx.execute("SELECT 1")
-        consumption = alpha.mail.consumptions["orders"]
-        tx.post("alpha", "orders", b"")
+        consumption = alpha.mail.dispatchers.get("orders")
+        tx.send("orders", b"", to="alpha")
     await eventually(lambda: consumption.handled == 1)
 
 
@@ -184,9 +184,9 @@ async def test_transaction_in_a_transaction_is_refused_when_one_waits_for_the_ot
             await outer.execute("SELECT 1")
     with pytest.raises(UsageError, match="the transaction it is called in"):
         async with mail.transaction() as outer, mail.transaction() as inner:
-            inner.post("beta", "bills", b"")
+            inner.send("bills", b"", to="beta")
             await outer.execute("SELECT 1")
-    assert await mail.browse_outbox("beta") == []
+    assert await mail.bridges.peek("beta") == []
     async with mail.transaction() as outer:
         async with mail.transaction() as inner:
             await inner.execute("SELECT 1")
@@ -195,13 +195,13 @@ async def test_transaction_in_a_transaction_is_refused_when_one_waits_for_the_ot
 
 async def test_pulled_message_is_not_acknowledged_in_another_transaction(alpha: Station) -> None:
     mail = alpha.mail
-    await mail.post("alpha", "orders", b"")
+    await mail.send("orders", b"", to="alpha")
     (message,) = await mail.pull("orders")
     async with mail.transaction() as tx:
         await tx.execute("SELECT 1")
         with pytest.raises(UsageError, match="the transaction it is called in"):
             await message.ack()
-    own = message.begin()
+    own = message.transaction()
     await own.execute("SELECT 1")
     await message.ack(own)
     await post(mail)
@@ -221,17 +221,17 @@ async def test_transaction_of_another_node_keeps_nobody_from_posting(tmp_path: P
         alpha.mail.transaction() as tx,
     ):
         await tx.execute("SELECT 1")
-        await beta.mail.post("alpha", "orders", b"")
+        await beta.mail.send("orders", b"", to="alpha")
 
 
 async def test_transaction_that_was_lost_keeps_nobody_from_posting(tmp_path: Path) -> None:
 
-    config = msgspec.structs.replace(QUICK, transaction_s=0.05)
+    config = msgspec.structs.replace(QUICK, transaction_timeout_s=0.05)
     async with running_station("alpha", tmp_path, config=config) as alpha:
         with pytest.raises(TransactionAbortedError):
             async with alpha.mail.transaction() as tx:
                 await tx.execute("SELECT 1")
-                turn = tx._turn
+                turn = tx._savepoint
                 assert turn is not None
                 await eventually(lambda: turn.is_over)
                 await post(alpha.mail)

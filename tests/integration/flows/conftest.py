@@ -6,6 +6,7 @@ At night every test runs in every way. By day it does in those that can make a d
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,27 +14,33 @@ import pytest
 from postroad.durable import MemoryDisk, MemoryStore, PostgresStore, SqliteStore, Store
 from postroad.flows import FlowsConfig
 from tests.support.flows.nodes import FlowNodes
+from tests.support.flows.sync_form import on_stacks
 from tests.support.servers.postgres import fresh_database
 from tests.support.tiers import by_tier
 
 LIVE, RELOADED, MEMORY, POSTGRES = "live", "reloaded", "memory", "postgres"
+STACKS = "stacks"
 # Reloaded: all code is run anew after every suspension. That matters where code has done something
-# before it waits: steps, branches, sessions and blocks. Operators, clocks, results and what happens
+# before it waits: steps, branches and sessions. Operators, clocks, results and what happens
 # at a start concern the record of a flow, which is the same in both.
+# Stacks: the code runs in greenlets, as that of flows does that are a plain `def`.
 # PostgreSQL and memory: for what goes through transactions of the store or is read at a start.
 BY_DAY = {
-    "test_branches": (LIVE, RELOADED),
+    "test_branches": (LIVE, RELOADED, STACKS),
     "test_busy_flows": (LIVE, RELOADED, POSTGRES),
     "test_code_changes": (LIVE, RELOADED),
     "test_corners": (LIVE, RELOADED),
     "test_drawn_values": (LIVE, RELOADED),
     "test_flow_transactions": (LIVE, RELOADED, MEMORY, POSTGRES),
-    "test_odd_code": (LIVE, RELOADED),
-    "test_restarts": (LIVE, POSTGRES),
-    "test_session_failures": (LIVE, RELOADED),
-    "test_sessions": (LIVE, RELOADED, POSTGRES),
+    "test_odd_code": (LIVE, RELOADED, STACKS),
+    "test_reads": (LIVE, RELOADED, STACKS),
+    "test_restarts": (LIVE, POSTGRES, STACKS),
+    "test_session_failures": (LIVE, RELOADED, STACKS),
+    "test_sessions": (LIVE, RELOADED, POSTGRES, STACKS),
     "test_step_transactions": (LIVE, RELOADED, MEMORY, POSTGRES),
-    "test_steps": (LIVE, RELOADED),
+    "test_steps": (LIVE, RELOADED, STACKS),
+    "test_operators": (LIVE, STACKS),
+    "test_sync_flows": (LIVE, RELOADED),
     "test_unreadable": (LIVE, POSTGRES),
     # Of schedules, signals and results: what the store has to keep.
     "TestEndsInBetween": (LIVE, POSTGRES),
@@ -57,7 +64,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = [metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__]
     names += [metafunc.cls.__name__] if metafunc.cls else []
     by_day = [BY_DAY[name] for name in names if name in BY_DAY] or [(LIVE,)]
-    by_night = [LIVE, RELOADED, POSTGRES]
+    by_night = [LIVE, RELOADED, POSTGRES, STACKS]
     if not set(names).intersection(NEVER_IN_MEMORY):
         by_night.append(MEMORY)
     metafunc.parametrize("way", by_tier(test=list(by_day[0]), nightly=by_night))
@@ -66,6 +73,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def config(way: str) -> FlowsConfig:
     return FlowsConfig(reload=way == RELOADED, retry_first_s=0.005, retry_max_s=0.02)
+
+
+@pytest.fixture(autouse=True)
+def form(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Has the code run as it does in the way of the test."""
+    is_on_stacks = "way" in request.fixturenames and request.getfixturevalue("way") == STACKS
+    with on_stacks() if is_on_stacks else nullcontext():
+        yield
 
 
 @pytest.fixture

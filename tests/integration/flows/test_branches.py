@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from postroad.core.errors import UsageError
-from postroad.flows import Flow, Retry, Session, Status, flow, responds_to
+from postroad.flows import FlowContext, FlowSession, FlowStatus, RetryPolicy, flow, responder
 from postroad.flows.errors import FlowError
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNodes, Hanging
@@ -27,8 +27,8 @@ def fail(text: str) -> None:
 
 
 @flow
-async def gather_backwards(flow: Flow) -> list[int]:
-    return await flow.gather(*(flow.step(later, it, 0.05 - it / 100) for it in range(5)))
+async def gather_backwards(ctx: FlowContext) -> list[int]:
+    return await ctx.gather(*(ctx.step(later, it, 0.05 - it / 100) for it in range(5)))
 
 
 async def test_results_are_in_the_order_they_were_asked_for(nodes: FlowNodes) -> None:
@@ -40,20 +40,20 @@ async def test_results_are_in_the_order_they_were_asked_for(nodes: FlowNodes) ->
 
 
 @flow
-async def gather_nested(flow: Flow) -> list[object]:
+async def gather_nested(ctx: FlowContext) -> list[object]:
     async def pair(number: int) -> list[int]:
-        first = await flow.step(later, number, 0.01)
-        rest = await flow.gather(
-            flow.step(later, number * 10, 0.02), flow.step(later, number * 100, 0.005)
+        first = await ctx.step(later, number, 0.01)
+        rest = await ctx.gather(
+            ctx.step(later, number * 10, 0.02), ctx.step(later, number * 100, 0.005)
         )
         return [first, *rest]
 
     async def rested() -> str:
-        await flow.sleep(0.01)
+        await ctx.sleep(0.01)
         return "rested"
 
-    assert await flow.gather() == []
-    return await flow.gather(pair(1), pair(2), rested(), flow.gather(rested()))
+    assert await ctx.gather() == []
+    return await ctx.gather(pair(1), pair(2), rested(), ctx.gather(rested()))
 
 
 async def test_branches_have_branches(nodes: FlowNodes) -> None:
@@ -66,18 +66,18 @@ async def test_one_of_several_raises_and_the_others_end(nodes: FlowNodes) -> Non
     hanging = Hanging()
 
     @flow
-    async def one_fails(flow: Flow) -> list[str]:
+    async def one_fails(ctx: FlowContext) -> list[str]:
         async def wait() -> None:
-            await flow.step(hanging.hang)
+            await ctx.step(hanging.hang)
 
         async def wait_and_fail() -> None:
-            await flow.sleep(0.02)
-            await flow.step(fail, "as told")
+            await ctx.sleep(0.02)
+            await ctx.step(fail, "as told")
 
         try:
-            await flow.gather(wait(), wait_and_fail(), flow.sleep(1000))
+            await ctx.gather(wait(), wait_and_fail(), ctx.sleep(1000))
         except Broken as error:
-            return [str(error), *await flow.gather(flow.step(str, 1), flow.step(str, 2))]
+            return [str(error), *await ctx.gather(ctx.step(str, 1), ctx.step(str, 2))]
         return []
 
     text, *after = await nodes.run(one_fails)
@@ -87,15 +87,15 @@ async def test_one_of_several_raises_and_the_others_end(nodes: FlowNodes) -> Non
 
 
 @flow
-async def keep_errors(flow: Flow) -> list[str]:
+async def keep_errors(ctx: FlowContext) -> list[str]:
     async def broken() -> None:
         raise Broken("in the code")
 
-    results = await flow.gather(
-        flow.step(later, 1, 0.01),
-        flow.step(fail, "in a function"),
+    results = await ctx.gather(
+        ctx.step(later, 1, 0.01),
+        ctx.step(fail, "in a function"),
         broken(),
-        flow.sleep(0.001),
+        ctx.sleep(0.001),
         return_exceptions=True,
     )
     return [f"{type(it).__name__}: {it}" for it in results]
@@ -111,8 +111,8 @@ async def test_errors_are_results_if_that_is_wanted(nodes: FlowNodes) -> None:
 
 async def test_an_error_nobody_catches_fails_the_flow(nodes: FlowNodes) -> None:
     @flow
-    async def fails(flow: Flow) -> None:
-        await flow.gather(flow.sleep(1000), flow.step(fail, "in a branch"))
+    async def fails(ctx: FlowContext) -> None:
+        await ctx.gather(ctx.sleep(1000), ctx.step(fail, "in a branch"))
 
     _, handle = await nodes.begin(fails)
     with pytest.raises(Broken, match="in a branch"):
@@ -123,14 +123,14 @@ async def test_the_first_wins_and_the_others_are_withdrawn(nodes: FlowNodes) -> 
     hanging = Hanging()
 
     @flow
-    async def race(flow: Flow) -> list[object]:
+    async def race(ctx: FlowContext) -> list[object]:
         async def slow() -> None:
-            await flow.gather(flow.step(hanging.hang, "first"), flow.step(hanging.hang, "second"))
+            await ctx.gather(ctx.step(hanging.hang, "first"), ctx.step(hanging.hang, "second"))
 
-        winner = await flow.select(
-            slow=slow(), quick=flow.step(later, 7, 0.02), signal=flow.signal("never", str)
+        winner = await ctx.select(
+            slow=slow(), quick=ctx.step(later, 7, 0.02), signal=ctx.wait_for_signal("never", str)
         )
-        return [*winner, await flow.step(later, 8, 0.001)]
+        return [*winner, await ctx.step(later, 8, 0.001)]
 
     alpha, handle = await nodes.begin(race)
     assert await handle.result(DEADLINE_S) == ["quick", 7, 8]
@@ -143,9 +143,9 @@ async def test_a_sleep_ends_what_takes_too_long(nodes: FlowNodes) -> None:
     hanging = Hanging()
 
     @flow
-    async def limited(flow: Flow) -> list[object]:
-        first = await flow.select(work=flow.step(hanging.hang), late=flow.sleep(0.05))
-        second = await flow.select(late=flow.sleep(60), work=flow.step(later, 1, 0.001))
+    async def limited(ctx: FlowContext) -> list[object]:
+        first = await ctx.select(work=ctx.step(hanging.hang), late=ctx.sleep(0.05))
+        second = await ctx.select(late=ctx.sleep(60), work=ctx.step(later, 1, 0.001))
         return [*first, *second]
 
     assert await nodes.run(limited) == ["late", None, "work", 1]
@@ -163,29 +163,29 @@ async def test_a_sleep_goes_on_while_a_function_runs(nodes: FlowNodes) -> None:
         is_free.set()
 
     @flow
-    async def both(flow: Flow) -> list[str]:
+    async def both(ctx: FlowContext) -> list[str]:
         async def free_it() -> None:
-            await flow.sleep(0.03)
-            await flow.step(free)
+            await ctx.sleep(0.03)
+            await ctx.step(free)
 
-        return await flow.gather(flow.step(wait), free_it())
+        return await ctx.gather(ctx.step(wait), free_it())
 
     assert await nodes.run(both) == ["freed", None]
 
 
 async def test_a_select_that_raises(nodes: FlowNodes) -> None:
     @flow
-    async def fails(flow: Flow) -> str:
+    async def fails(ctx: FlowContext) -> str:
         try:
-            await flow.select(bad=flow.step(fail, "first of all"), good=flow.sleep(60))
+            await ctx.select(bad=ctx.step(fail, "first of all"), good=ctx.sleep(60))
         except Broken as error:
             return str(error)
         return ""
 
     @flow
-    async def of_nothing(flow: Flow) -> str:
+    async def of_nothing(ctx: FlowContext) -> str:
         try:
-            await flow.select()
+            await ctx.select()
         except UsageError as error:
             return str(error)
         return ""
@@ -196,22 +196,22 @@ async def test_a_select_that_raises(nodes: FlowNodes) -> None:
 
 
 @flow
-async def auction(flow: Flow, peers: list[str]) -> list[str]:
+async def auction(ctx: FlowContext, peers: list[str]) -> list[str]:
     """Takes the first two bids, from whomever."""
-    sessions = {peer: flow.open(peer) for peer in peers}
+    sessions = {peer: ctx.open_session(peer) for peer in peers}
     bids: list[str] = []
     waiting = dict(sessions)
     while len(bids) < 2:
-        name, bid = await flow.select(**{it: waiting[it].receive(str) for it in waiting})
+        name, bid = await ctx.select(**{it: waiting[it].receive(str) for it in waiting})
         del waiting[name]
         bids.append(bid)
-    await flow.send_all(dict.fromkeys(sessions.values(), bids[0]))
+    await ctx.send_all(dict.fromkeys(sessions.values(), bids[0]))
     return bids
 
 
-@responds_to(auction)
-async def bid(flow: Flow, session: Session) -> str:
-    await session.send(f"bid {flow.id}")
+@responder(auction)
+async def bid(ctx: FlowContext, session: FlowSession) -> str:
+    await session.send(f"bid {ctx.id}")
     return await session.receive(str)
 
 
@@ -220,36 +220,36 @@ async def test_the_first_message_of_several_sessions(nodes: FlowNodes) -> None:
     beta = await nodes.start("beta", bid)
     gamma = await nodes.start("gamma", bid)
     bids = await alpha.run(auction, ["beta", "gamma"])
-    (first,) = await beta.until_listed("bid", Status.DONE)
-    (second,) = await gamma.until_listed("bid", Status.DONE)
+    (first,) = await beta.until_listed("bid", FlowStatus.COMPLETED)
+    (second,) = await gamma.until_listed("bid", FlowStatus.COMPLETED)
     assert sorted(bids) == sorted([f"bid {first.id}", f"bid {second.id}"])
     assert await beta.result(first.id) == await gamma.result(second.id) == bids[0]
 
 
 async def test_what_branches_do_to_a_shared_list_is_done_again_alike(nodes: FlowNodes) -> None:
     @flow
-    async def share(flow: Flow) -> list[object]:
+    async def share(ctx: FlowContext) -> list[object]:
         seen: list[object] = []
 
         async def add(number: int) -> None:
             seen.append(number)
-            await flow.step(later, number, 0.002 * (number % 3))
+            await ctx.step(later, number, 0.002 * (number % 3))
             seen.append(number * 10)
-            await flow.sleep(0.002 * (number % 2))
-            seen.append(flow.random().randrange(1000))
-            seen.append(await flow.step(len, list(seen)))
+            await ctx.sleep(0.002 * (number % 2))
+            seen.append(ctx.random().randrange(1000))
+            seen.append(await ctx.step(len, list(seen)))
 
-        await flow.gather(*(add(number) for number in range(6)))
+        await ctx.gather(*(add(number) for number in range(6)))
         # Only right if every run so far saw the same list.
-        assert await flow.step(list, list(seen)) == seen
-        await flow.signal("check", bool)
-        return [seen, await flow.step(list, list(seen), name="again")]
+        assert await ctx.step(list, list(seen)) == seen
+        await ctx.wait_for_signal("check", bool)
+        return [seen, await ctx.step.with_options(name="again")(list, list(seen))]
 
     alpha, handle = await nodes.begin(share)
     await alpha.until_steps(handle.id, 19)
     await alpha.restart_flows()
     await alpha.flows.signal(handle.id, "check", True)
-    first, second = await (await alpha.flows.handle(handle.id)).result(DEADLINE_S)
+    first, second = await (await alpha.flows.get_handle(handle.id)).result(DEADLINE_S)
     assert first == second
     assert len(first) == 24
 
@@ -264,9 +264,9 @@ async def test_branches_with_retries_at_the_same_time(nodes: FlowNodes) -> None:
         return number
 
     @flow
-    async def persistent(flow: Flow) -> list[int]:
-        retry = Retry(attempts=3, first_s=0.001, max_s=0.01)
-        return await flow.gather(*(flow.step(flaky, it, retry=retry) for it in range(4)))
+    async def persistent(ctx: FlowContext) -> list[int]:
+        retry = RetryPolicy(max_attempts=3, initial_delay_s=0.001, max_delay_s=0.01)
+        return await ctx.gather(*(ctx.step.with_options(retry=retry)(flaky, it) for it in range(4)))
 
     assert await nodes.run(persistent) == [0, 1, 2, 3]
     assert not any(failures.values())
@@ -274,15 +274,15 @@ async def test_branches_with_retries_at_the_same_time(nodes: FlowNodes) -> None:
 
 async def test_what_a_withdrawn_branch_does_at_its_end_does_not_matter(nodes: FlowNodes) -> None:
     @flow
-    async def messy(flow: Flow) -> str:
+    async def messy(ctx: FlowContext) -> str:
         async def stubborn() -> None:
             try:
-                await flow.sleep(60)
+                await ctx.sleep(60)
             finally:
-                await flow.step(str, "too late")
+                await ctx.step(str, "too late")
 
-        name, _ = await flow.select(stubborn=stubborn(), quick=flow.sleep(0.01))
-        return f"{name} {await flow.step(str, 'after')}"
+        name, _ = await ctx.select(stubborn=stubborn(), quick=ctx.sleep(0.01))
+        return f"{name} {await ctx.step(str, 'after')}"
 
     alpha, handle = await nodes.begin(messy)
     assert await handle.result(DEADLINE_S) == "quick after"
@@ -291,12 +291,12 @@ async def test_what_a_withdrawn_branch_does_at_its_end_does_not_matter(nodes: Fl
 
 async def test_subflows_at_the_same_time(nodes: FlowNodes) -> None:
     @flow
-    async def part(flow: Flow, number: int) -> int:
-        await flow.sleep(0.005)
-        return await flow.step(later, number, 0.001) + 1
+    async def part(ctx: FlowContext, number: int) -> int:
+        await ctx.sleep(0.005)
+        return await ctx.step(later, number, 0.001) + 1
 
     @flow
-    async def whole(flow: Flow) -> list[int]:
-        return await flow.gather(*(flow.call(part, number) for number in range(5)))
+    async def whole(ctx: FlowContext) -> list[int]:
+        return await ctx.gather(*(ctx.run_subflow(part, number) for number in range(5)))
 
     assert await nodes.run(whole) == [1, 2, 3, 4, 5]

@@ -7,18 +7,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy.orm import Session as SqlSession
 
 from postroad.core.errors import UsageError
 from postroad.durable import MemoryDisk, MemoryStore, Transaction
 from postroad.flows import (
-    Flow,
+    INJECTED,
+    FlowContext,
     FlowError,
-    FlowKilled,
-    FlowTimeout,
-    Session,
-    Status,
+    FlowKilledError,
+    FlowSession,
+    FlowStatus,
+    FlowTimeoutError,
+    StoreConnection,
     flow,
-    responds_to,
+    responder,
 )
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_pairs import QUICK
@@ -33,91 +36,79 @@ async def add_soon(number: int) -> int:
     return number + 1
 
 
-async def add_in(number: int, tx: Any) -> int:
+async def add_in(number: int, tx: Transaction = INJECTED) -> int:
     ((sum,),) = await tx.execute(f"SELECT {number} + 1")
     return int(sum)
 
 
-def add_with(number: int, connection: Any) -> int:
+def add_with(number: int, connection: StoreConnection = INJECTED) -> int:
     ((sum,),) = connection.execute(f"SELECT {number} + 1").fetchall()
     return int(sum)
 
 
-def add_orm(number: int, sql_session: Any) -> int:
+def add_orm(number: int, sql_session: SqlSession = INJECTED) -> int:
     from sqlalchemy import text
 
     return int(sql_session.execute(text(f"SELECT {number} + 1")).scalar_one())
 
 
 @flow
-async def one(flow: Flow, number: int) -> int:
-    await flow.sleep(0)
+async def one(ctx: FlowContext, number: int) -> int:
+    await ctx.sleep(0)
     return number + 1
 
 
 @flow
-async def busy(flow: Flow, kind: str, is_told: bool) -> str:
+async def busy(ctx: FlowContext, kind: str, is_told: bool) -> str:
     """Do something quick for ever, or until somebody says that it is enough."""
-    doings = DOINGS[kind](flow)
+    doings = DOINGS[kind](ctx)
     if is_told:
-        _, value = await flow.select(doing=doings, enough=flow.signal("enough", str))
+        _, value = await ctx.select(doing=doings, enough=ctx.wait_for_signal("enough", str))
         return str(value)
     return str(await doings)
 
 
-async def do_steps(flow: Flow, function: Any) -> None:
+async def do_steps(ctx: FlowContext, function: Any) -> None:
     number = 0
     while True:
-        number = await flow.step(function, number)
+        number = await ctx.step(function, number)
 
 
-async def do_sleeps(flow: Flow) -> None:
+async def do_sleeps(ctx: FlowContext) -> None:
     while True:
-        await flow.sleep(0)
+        await ctx.sleep(0)
 
 
-async def do_subflows(flow: Flow) -> None:
+async def do_subflows(ctx: FlowContext) -> None:
     number = 0
     while True:
-        number = await flow.call(one, number)
+        number = await ctx.run_subflow(one, number)
 
 
-async def do_branches(flow: Flow) -> None:
+async def do_branches(ctx: FlowContext) -> None:
     while True:
-        await flow.gather(flow.sleep(0), flow.step(add, 1), flow.call(one, 1))
-        await flow.select(step=flow.step(add_soon, 1), sleep=flow.sleep(0))
+        await ctx.gather(ctx.sleep(0), ctx.step(add, 1), ctx.run_subflow(one, 1))
+        await ctx.select(step=ctx.step(add_soon, 1), sleep=ctx.sleep(0))
 
 
-async def do_talk(flow: Flow) -> None:
-    session = flow.open("alpha")
+async def do_talk(ctx: FlowContext) -> None:
+    session = ctx.open_session("alpha")
     while True:
         await session.send_and_receive("ping", str)
 
 
-async def do_monologue(flow: Flow) -> None:
-    session = flow.open("alpha")
+async def do_monologue(ctx: FlowContext) -> None:
+    session = ctx.open_session("alpha")
     while True:
         await session.send("nobody waits for this")
 
 
-async def do_timeouts(flow: Flow) -> None:
+async def do_timeouts(ctx: FlowContext) -> None:
     while True:
         try:
-            await flow.signal("never", str, timeout=0)
-        except FlowTimeout:
+            await ctx.wait_for_signal("never", str, timeout=0)
+        except FlowTimeoutError:
             continue
-
-
-async def do_blocks(flow: Flow) -> None:
-    while True:
-        async with flow.transaction() as tx:
-            await tx.execute("SELECT 1")
-
-
-async def do_empty_blocks(flow: Flow) -> None:
-    while True:
-        async with flow.transaction():
-            pass
 
 
 DOINGS: dict[str, Any] = {
@@ -132,13 +123,11 @@ DOINGS: dict[str, Any] = {
     "talk": do_talk,
     "monologue": do_monologue,
     "timeouts": do_timeouts,
-    "blocks": do_blocks,
-    "empty blocks": do_empty_blocks,
 }
 
 
-@responds_to(busy)
-async def reply(flow: Flow, session: Session) -> None:
+@responder(busy)
+async def reply(ctx: FlowContext, session: FlowSession) -> None:
     try:
         while True:
             if await session.receive(str) == "ping":
@@ -148,9 +137,9 @@ async def reply(flow: Flow, session: Session) -> None:
 
 
 @flow
-async def anew(flow: Flow, number: int) -> None:
+async def anew(ctx: FlowContext, number: int) -> None:
     """Begin anew without ever waiting for anything."""
-    flow.continue_as_new(number + 1)
+    ctx.continue_as_new(number + 1)
 
 
 async def start(nodes: FlowNodes) -> FlowNode:
@@ -167,13 +156,13 @@ async def test_a_busy_flow_can_be_paused_resumed_and_killed(nodes: FlowNodes, ki
     async with asyncio.timeout(DEADLINE_S):
         await alpha.flows.pause(handle.id)
         steps = len(await alpha.flows.history(handle.id))
-        assert (await alpha.flows.show(handle.id)).status is Status.PAUSED
+        assert (await alpha.flows.show(handle.id)).status is FlowStatus.PAUSED
         with pytest.raises(UsageError, match="paused"):
             await alpha.flows.pause(handle.id)
         await alpha.flows.resume(handle.id)
         await alpha.until_steps(handle.id, steps + 1)
         await alpha.flows.kill(handle.id)
-    with pytest.raises(FlowKilled):
+    with pytest.raises(FlowKilledError):
         await alpha.result(handle.id)
 
 
@@ -198,10 +187,10 @@ async def test_a_flow_that_always_begins_anew_can_be_paused_and_killed(nodes: Fl
     handle = await alpha.begin(anew, 0)
     async with asyncio.timeout(DEADLINE_S):
         await alpha.flows.pause(handle.id)
-        assert (await alpha.flows.show(handle.id)).status is Status.PAUSED
+        assert (await alpha.flows.show(handle.id)).status is FlowStatus.PAUSED
         await alpha.flows.resume(handle.id)
         await alpha.flows.kill(handle.id)
-    with pytest.raises(FlowKilled):
+    with pytest.raises(FlowKilledError):
         await alpha.result(handle.id)
 
 
@@ -213,7 +202,7 @@ async def test_others_go_on_beside_a_flow_that_never_waits(nodes: FlowNodes) -> 
         await alpha.flows.kill(handle.id)
 
 
-@pytest.mark.parametrize("kind", ["steps", "tx steps", "sleeps", "talk", "monologue", "blocks"])
+@pytest.mark.parametrize("kind", ["steps", "tx steps", "sleeps", "talk", "monologue"])
 async def test_a_busy_flow_on_a_slow_disk_hears_its_operators(nodes: FlowNodes, kind: str) -> None:
     disk = MemoryDisk()
     alpha = await nodes.start("alpha", busy, reply, one, make_store=lambda: MemoryStore(disk))
@@ -233,17 +222,17 @@ async def test_a_signal_does_not_wait_for_a_step_whose_transaction_is_lost(
 ) -> None:
     is_free, has_begun = asyncio.Event(), asyncio.Event()
 
-    async def dawdle(tx: Transaction) -> None:
+    async def dawdle(tx: Transaction = INJECTED) -> None:
         await tx.execute("SELECT 1")
         has_begun.set()
         await is_free.wait()
 
     @flow
-    async def slow(flow: Flow) -> str:
-        await flow.gather(flow.step(dawdle), flow.signal("go", str))
+    async def slow(ctx: FlowContext) -> str:
+        await ctx.gather(ctx.step(dawdle), ctx.wait_for_signal("go", str))
         return "done"
 
-    config = msgspec.structs.replace(QUICK, transaction_s=0.05)
+    config = msgspec.structs.replace(QUICK, transaction_timeout_s=0.05)
     alpha = await nodes.start("alpha", slow, mail_config=config)
     handle = await alpha.begin(slow)
     await has_begun.wait()

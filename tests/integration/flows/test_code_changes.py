@@ -7,7 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from postroad.core.errors import UsageError
-from postroad.flows import Definition, Flow, FlowHandle, Session, Status, flow, responds_to
+from postroad.flows import (
+    FlowContext,
+    FlowDefinition,
+    FlowHandle,
+    FlowSession,
+    FlowStatus,
+    flow,
+    responder,
+)
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.flows.nodes import FlowNode, FlowNodes
 
@@ -24,7 +32,7 @@ def third(number: int) -> int:
     return number + 100
 
 
-Work = Definition[[int], int]
+Work = FlowDefinition[[int], int]
 Step = tuple[Callable[[int], int], int]
 
 
@@ -32,37 +40,37 @@ def work_of(*steps: Step) -> Work:
     """A flow `work` that takes these steps, with something added to what each is given."""
 
     @flow(name="work")
-    async def work(flow: Flow, number: int) -> int:
+    async def work(ctx: FlowContext, number: int) -> int:
         for function, more in steps:
-            number = await flow.step(function, number + more)
-        await flow.signal("go", bool)
+            number = await ctx.step(function, number + more)
+        await ctx.wait_for_signal("go", bool)
         return number
 
     return work
 
 
 @flow(name="work")
-async def with_fewer_steps(flow: Flow, number: int) -> int:
-    return await flow.step(first, number)
+async def with_fewer_steps(ctx: FlowContext, number: int) -> int:
+    return await ctx.step(first, number)
 
 
 @flow(name="work")
-async def of_another_kind(flow: Flow, number: int) -> int:
-    number = await flow.step(first, number)
-    await flow.sleep(1)
-    await flow.signal("go", bool)
+async def of_another_kind(ctx: FlowContext, number: int) -> int:
+    number = await ctx.step(first, number)
+    await ctx.sleep(1)
+    await ctx.wait_for_signal("go", bool)
     return number
 
 
 @flow(name="work")
-async def that_waits_for_more(flow: Flow, number: int) -> int:
-    await flow.gather(flow.step(third, 1), flow.step(third, 2))
+async def that_waits_for_more(ctx: FlowContext, number: int) -> int:
+    await ctx.gather(ctx.step(third, 1), ctx.step(third, 2))
     return number
 
 
 @flow(name="work")
-async def that_raises(flow: Flow, number: int) -> int:
-    await flow.step(first, number)
+async def that_raises(ctx: FlowContext, number: int) -> int:
+    await ctx.step(first, number)
     raise ValueError("before its time")
 
 
@@ -143,14 +151,14 @@ async def test_code_that_does_not_fit_is_parked_with_the_difference(
     alpha, handle = await begun_before_the_change(nodes)
     await alpha.restart_flows(changed)
     # Nobody looks at it before something happens to it.
-    assert (await alpha.flows.show(handle.id)).status is Status.RUNNING
+    assert (await alpha.flows.show(handle.id)).status is FlowStatus.RUNNING
     with pytest.raises(UsageError, match="is parked"):
         await alpha.flows.query(handle.id, "anything")
-    parked = await alpha.until(handle.id, Status.PARKED)
+    parked = await alpha.until(handle.id, FlowStatus.PARKED)
     assert parked.detail is not None
     for line in lines:
         assert line in parked.detail
-    assert "run the old code again, or keep both ways apart with flow.patched(id)" in parked.detail
+    assert "run the old code again, or keep both ways apart with ctx.patched(id)" in parked.detail
     # Nothing was done meanwhile.
     assert len(await alpha.flows.history(handle.id)) == 2
     await alpha.restart_flows(original)
@@ -160,10 +168,10 @@ async def test_code_that_does_not_fit_is_parked_with_the_difference(
 
 async def test_code_that_does_the_same_in_other_words_fits(nodes: FlowNodes) -> None:
     @flow(name="work")
-    async def rewritten(flow: Flow, number: int) -> int:
+    async def rewritten(ctx: FlowContext, number: int) -> int:
         for function in (first, second):
-            number = await flow.step(function, number)
-        assert await flow.signal("go", bool)
+            number = await ctx.step(function, number)
+        assert await ctx.wait_for_signal("go", bool)
         return number * 2
 
     alpha, handle = await begun_before_the_change(nodes)
@@ -174,13 +182,13 @@ async def test_code_that_does_the_same_in_other_words_fits(nodes: FlowNodes) -> 
 
 async def test_a_flow_nobody_knows_any_more_waits_for_its_code(nodes: FlowNodes) -> None:
     @flow
-    async def another(flow: Flow) -> None:
-        await flow.sleep(0)
+    async def another(ctx: FlowContext) -> None:
+        await ctx.sleep(0)
 
     alpha, handle = await begun_before_the_change(nodes)
     await alpha.restart_flows(another)
     await alpha.flows.signal(handle.id, "go", True)
-    parked = await alpha.until(handle.id, Status.PARKED)
+    parked = await alpha.until(handle.id, FlowStatus.PARKED)
     assert "no flow 'work' is known at this node any more" in str(parked.error)
     await alpha.restart_flows(original)
     assert await alpha.result(handle.id) == 12
@@ -193,14 +201,14 @@ async def test_both_ways_are_kept_apart_by_a_patch(nodes: FlowNodes) -> None:
         calls.append(text)
 
     @flow(name="work")
-    async def patched(flow: Flow, number: int) -> int:
-        number = await flow.step(first, number)
-        if flow.patched("checks"):
-            await flow.step(check, f"new {number}")
-        number = await flow.step(second, number)
-        await flow.signal("go", bool)
+    async def patched(ctx: FlowContext, number: int) -> int:
+        number = await ctx.step(first, number)
+        if ctx.patched("checks"):
+            await ctx.step(check, f"new {number}")
+        number = await ctx.step(second, number)
+        await ctx.wait_for_signal("go", bool)
         # Whoever took the old way once takes it again.
-        return number * 2 if flow.patched("checks") else number
+        return number * 2 if ctx.patched("checks") else number
 
     alpha, before = await begun_before_the_change(nodes)
     await alpha.restart_flows(patched)
@@ -220,13 +228,13 @@ async def test_both_ways_are_kept_apart_by_a_patch(nodes: FlowNodes) -> None:
 
 async def test_a_flow_that_comes_to_a_patch_later_takes_the_new_way(nodes: FlowNodes) -> None:
     @flow(name="work")
-    async def patched(flow: Flow, number: int) -> int:
-        number = await flow.step(first, number)
-        number = await flow.step(second, number)
-        await flow.signal("go", bool)
-        if flow.patched("late"):
-            number = await flow.step(third, number)
-        await flow.signal("end", bool)
+    async def patched(ctx: FlowContext, number: int) -> int:
+        number = await ctx.step(first, number)
+        number = await ctx.step(second, number)
+        await ctx.wait_for_signal("go", bool)
+        if ctx.patched("late"):
+            number = await ctx.step(third, number)
+        await ctx.wait_for_signal("end", bool)
         return number
 
     alpha, handle = await begun_before_the_change(nodes)
@@ -240,24 +248,24 @@ async def test_a_flow_that_comes_to_a_patch_later_takes_the_new_way(nodes: FlowN
 
 async def test_patches_in_branches_and_sessions(nodes: FlowNodes) -> None:
     @flow(name="ask")
-    async def ask(flow: Flow, peer: str) -> list[int]:
-        session = flow.open(peer)
+    async def ask(ctx: FlowContext, peer: str) -> list[int]:
+        session = ctx.open_session(peer)
 
         async def one(number: int) -> int:
-            await flow.step(first, number)
-            if flow.patched("double"):
+            await ctx.step(first, number)
+            if ctx.patched("double"):
                 number = number * 2
-            await flow.signal(f"go {number}", bool)
+            await ctx.wait_for_signal(f"go {number}", bool)
             return number
 
         await session.send(1)
-        numbers = await flow.gather(one(1), one(2))
+        numbers = await ctx.gather(one(1), one(2))
         return [*numbers, await session.receive(int)]
 
-    @responds_to("ask")
-    async def reply(flow: Flow, session: Session) -> None:
-        if flow.patched("says more"):
-            await flow.step(first, 1)
+    @responder("ask")
+    async def reply(ctx: FlowContext, session: FlowSession) -> None:
+        if ctx.patched("says more"):
+            await ctx.step(first, 1)
         await session.send(await session.receive(int))
 
     alpha, _ = await nodes.pair(ask, reply)
@@ -271,16 +279,16 @@ async def test_patches_in_branches_and_sessions(nodes: FlowNodes) -> None:
 
 async def test_a_session_that_was_opened_with_somebody_else_does_not_fit(nodes: FlowNodes) -> None:
     @flow(name="ask")
-    async def ask_beta(flow: Flow) -> int:
-        return await flow.open("beta").send_and_receive(1, int)
+    async def ask_beta(ctx: FlowContext) -> int:
+        return await ctx.open_session("beta").send_and_receive(1, int)
 
     @flow(name="ask")
-    async def ask_gamma(flow: Flow) -> int:
-        return await flow.open("gamma").send_and_receive(1, int)
+    async def ask_gamma(ctx: FlowContext) -> int:
+        return await ctx.open_session("gamma").send_and_receive(1, int)
 
     @flow(name="ask")
-    async def ask_something_else(flow: Flow) -> int:
-        return await flow.open("beta").send_and_receive(2, int)
+    async def ask_something_else(ctx: FlowContext) -> int:
+        return await ctx.open_session("beta").send_and_receive(2, int)
 
     alpha, handle = await nodes.begin(ask_beta)
     await alpha.until_steps(handle.id, 1)
@@ -294,7 +302,7 @@ async def test_a_session_that_was_opened_with_somebody_else_does_not_fit(nodes: 
         # It is parked with the former code's difference until it was tried with this one.
 
         async def is_told(text: str = difference) -> bool:
-            return text in str((await alpha.until(handle.id, Status.PARKED)).detail)
+            return text in str((await alpha.until(handle.id, FlowStatus.PARKED)).detail)
 
         await eventually(is_told, difference)
     await alpha.flows.kill(handle.id)
@@ -302,24 +310,24 @@ async def test_a_session_that_was_opened_with_somebody_else_does_not_fit(nodes: 
 
 async def test_a_responder_with_another_name_goes_on_with_its_sessions(nodes: FlowNodes) -> None:
     @flow
-    async def ask(flow: Flow, peer: str) -> int:
-        return await flow.open(peer).send_and_receive(1, int)
+    async def ask(ctx: FlowContext, peer: str) -> int:
+        return await ctx.open_session(peer).send_and_receive(1, int)
 
-    async def reply(flow: Flow, session: Session) -> None:
+    async def reply(ctx: FlowContext, session: FlowSession) -> None:
         number = await session.receive(int)
-        await session.send(number + await flow.signal("go", int))
+        await session.send(number + await ctx.wait_for_signal("go", int))
 
-    before = responds_to("ask", name="before", concurrency=1)(reply)
-    after = responds_to("ask", name="after", concurrency=1)(reply)
+    before = responder("ask", name="before", concurrency=1)(reply)
+    after = responder("ask", name="after", concurrency=1)(reply)
     alpha = await nodes.start("alpha", ask)
     beta = await nodes.start("beta", before)
     handles = [await alpha.begin(ask, "beta") for _ in range(4)]
     replies = await beta.until_listed("before", None, 4)
     await beta.restart_flows(after)
     for view in replies:
-        await beta.until(view.id, Status.RUNNING)
-        assert len(await beta.flows.list(Status.RUNNING)) == 1
+        await beta.until(view.id, FlowStatus.RUNNING)
+        assert len(await beta.flows.list(FlowStatus.RUNNING)) == 1
         await beta.flows.signal(view.id, "go", 10)
     assert [await it.result(DEADLINE_S) for it in handles] == [11] * 4
     assert await beta.flows.drain(timeout=10) == 0
-    await beta.until_listed("after", Status.DONE, 4)
+    await beta.until_listed("after", FlowStatus.COMPLETED, 4)

@@ -10,39 +10,39 @@ import pytest
 
 from postroad.core.errors import ConfigError, UsageError
 from postroad.flows import (
-    Definition,
-    Flow,
-    FlowKilled,
-    Flows,
-    FlowTimeout,
-    Session,
-    SessionRejected,
-    Status,
+    FlowContext,
+    FlowDefinition,
+    FlowKilledError,
+    FlowService,
+    FlowSession,
+    FlowStatus,
+    FlowTimeoutError,
+    SessionRejectedError,
     flow,
-    responds_to,
+    responder,
 )
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import Crowd, FlowNodes
 
 
 @flow
-async def add(flow: Flow, peer: str, first: int, second: int) -> int:
-    session = flow.open(peer)
+async def add(ctx: FlowContext, peer: str, first: int, second: int) -> int:
+    session = ctx.open_session(peer)
     await session.send(first)
-    await flow.step(str, "between")
+    await ctx.step(str, "between")
     return await session.send_and_receive(second, int)
 
 
-@responds_to(add)
-async def add_for_others(flow: Flow, session: Session) -> None:
+@responder(add)
+async def add_for_others(ctx: FlowContext, session: FlowSession) -> None:
     first = await session.receive(int)
-    await flow.sleep(0)
+    await ctx.sleep(0)
     await session.send(first + await session.receive(int))
 
 
 @flow
-async def wait_for_go(flow: Flow, number: int = 0) -> int:
-    return number + await flow.signal("go", int)
+async def wait_for_go(ctx: FlowContext, number: int = 0) -> int:
+    return number + await ctx.wait_for_signal("go", int)
 
 
 async def test_many_at_the_same_time_in_both_directions(nodes: FlowNodes) -> None:
@@ -52,25 +52,25 @@ async def test_many_at_the_same_time_in_both_directions(nodes: FlowNodes) -> Non
     assert [await it.result(DEADLINE_S) for it in there] == [number + 1 for number in range(60)]
     assert [await it.result(DEADLINE_S) for it in back] == [number + 2 for number in range(60)]
     for node in (alpha, beta):
-        await node.until_listed("add_for_others", Status.DONE, 60)
+        await node.until_listed("add_for_others", FlowStatus.COMPLETED, 60)
 
 
 async def test_flows_of_a_module(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", wait_for_go)
     await alpha.stop_flows()
-    found = Flows(alpha.station.mail, sys.modules[__name__], nodes.config)
+    found = FlowService(alpha.station.mail, sys.modules[__name__], nodes.config)
     async with found:
-        handle = await found.begin(add, "alpha", 1, 2)
+        handle = await found.start_flow(add, "alpha", 1, 2)
         assert await handle.result(DEADLINE_S) == 3
 
 
 def test_flows_that_cannot_be_told_apart() -> None:
     @flow(name="add")
-    async def other(flow: Flow) -> None:
-        await flow.sleep(0)
+    async def other(ctx: FlowContext) -> None:
+        await ctx.sleep(0)
 
-    @responds_to(add)
-    async def other_responder(flow: Flow, session: Session) -> None:
+    @responder(add)
+    async def other_responder(ctx: FlowContext, session: FlowSession) -> None:
         await session.close()
 
     mail = object()
@@ -79,24 +79,24 @@ def test_flows_that_cannot_be_told_apart() -> None:
         ([add_for_others, other_responder], "both respond to 'add'"),
     ):
         with pytest.raises(ConfigError, match=problem):
-            Flows(mail, definitions)  # type: ignore[arg-type]
+            FlowService(mail, definitions)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="is no flow: decorate it with @flow"):
-        Flows(mail, [add.function])  # type: ignore[arg-type, list-item]
+        FlowService(mail, [add.function])  # type: ignore[arg-type, list-item]
     # Only what was defined in it counts, and it may be nothing.
-    assert list(Flows(mail, ModuleType("empty")).registry) == []  # type: ignore[arg-type]
+    assert list(FlowService(mail, ModuleType("empty")).registry) == []  # type: ignore[arg-type]
 
 
 async def test_a_node_that_nobody_knows_is_waited_for(nodes: FlowNodes) -> None:
     @flow
-    async def call_nobody(flow: Flow, peer: str) -> str:
-        session = flow.open(peer)
+    async def call_nobody(ctx: FlowContext, peer: str) -> str:
+        session = ctx.open_session(peer)
         try:
             return await session.receive(str, timeout=0.05)
-        except FlowTimeout:
+        except FlowTimeoutError:
             return await session.receive(str)
 
-    @responds_to(call_nobody)
-    async def be_there(flow: Flow, session: Session) -> None:
+    @responder(call_nobody)
+    async def be_there(ctx: FlowContext, session: FlowSession) -> None:
         await session.send(f"{session.peer} called")
 
     alpha = await nodes.start("alpha", call_nobody)
@@ -106,7 +106,7 @@ async def test_a_node_that_nobody_knows_is_waited_for(nodes: FlowNodes) -> None:
     await nodes.start("beta", be_there)
     assert await patient.result(DEADLINE_S) == "alpha called"
     await alpha.flows.kill(hopeless.id)
-    with pytest.raises(FlowKilled):
+    with pytest.raises(FlowKilledError):
         await hopeless.result(DEADLINE_S)
 
 
@@ -120,13 +120,13 @@ async def test_what_happens_to_a_flow_that_waits_to_be_tried_again(nodes: FlowNo
         return len(calls)
 
     @flow
-    async def work(flow: Flow) -> list[int]:
-        return [await flow.step(shaky), await flow.signal("go", int)]
+    async def work(ctx: FlowContext) -> list[int]:
+        return [await ctx.step(shaky), await ctx.wait_for_signal("go", int)]
 
     alpha = await nodes.start("alpha", work, retry_first_s=1000.0, retry_max_s=1000.0)
     first, second, third = [await alpha.begin(work) for _ in range(3)]
     for handle in (first, second, third):
-        await alpha.until(handle.id, Status.RETRYING)
+        await alpha.until(handle.id, FlowStatus.RETRYING)
         await alpha.flows.signal(handle.id, "go", 7)
     await alpha.flows.pause(first.id)
     await alpha.flows.kill(second.id)
@@ -134,27 +134,27 @@ async def test_what_happens_to_a_flow_that_waits_to_be_tried_again(nodes: FlowNo
     await alpha.flows.resume(first.id)
     await alpha.flows.retry(third.id)
     assert sorted([await alpha.result(first.id), await alpha.result(third.id)]) == [[4, 7], [5, 7]]
-    with pytest.raises(FlowKilled):
+    with pytest.raises(FlowKilledError):
         await alpha.result(second.id)
 
 
 async def test_a_flow_that_goes_on_respects_how_many_may_run(nodes: FlowNodes) -> None:
     @flow(concurrency=1)
-    async def single(flow: Flow, number: int) -> int:
-        return number + await flow.signal("go", int)
+    async def single(ctx: FlowContext, number: int) -> int:
+        return number + await ctx.wait_for_signal("go", int)
 
     alpha = await nodes.start("alpha", single)
     first, second, third = [await alpha.begin(single, number) for number in range(3)]
     await alpha.flows.pause(first.id)
-    await alpha.until(second.id, Status.RUNNING)
-    assert (await alpha.flows.show(third.id)).status is Status.QUEUED
+    await alpha.until(second.id, FlowStatus.RUNNING)
+    assert (await alpha.flows.show(third.id)).status is FlowStatus.QUEUED
     await alpha.flows.signal(second.id, "go", 10)
     assert await second.result(DEADLINE_S) == 11
-    await alpha.until(third.id, Status.RUNNING)
+    await alpha.until(third.id, FlowStatus.RUNNING)
     await alpha.flows.kill(third.id)
     await alpha.flows.resume(first.id)
     fourth = await alpha.begin(single, 3)
-    assert (await alpha.flows.show(fourth.id)).status is Status.QUEUED
+    assert (await alpha.flows.show(fourth.id)).status is FlowStatus.QUEUED
     await alpha.flows.signal(first.id, "go", 20)
     assert await first.result(DEADLINE_S) == 20
     await alpha.flows.signal(fourth.id, "go", 30)
@@ -163,8 +163,8 @@ async def test_a_flow_that_goes_on_respects_how_many_may_run(nodes: FlowNodes) -
 
 async def test_parked_flows_leave_room_for_others(nodes: FlowNodes) -> None:
     @flow(concurrency=2)
-    async def picky(flow: Flow, number: int) -> int:
-        await flow.step(str, number)
+    async def picky(ctx: FlowContext, number: int) -> int:
+        await ctx.step(str, number)
         if number % 2:
             raise ValueError(number)
         return number
@@ -173,7 +173,7 @@ async def test_parked_flows_leave_room_for_others(nodes: FlowNodes) -> None:
     handles = [await alpha.begin(picky, number) for number in range(8)]
     assert [await it.result(DEADLINE_S) for it in handles[::2]] == [0, 2, 4, 6]
     for handle in handles[1::2]:
-        await alpha.until(handle.id, Status.PARKED)
+        await alpha.until(handle.id, FlowStatus.PARKED)
         await alpha.flows.kill(handle.id)
     assert await alpha.run(picky, 10) == 10
 
@@ -182,25 +182,25 @@ async def test_what_a_drained_node_holds_is_begun_by_the_next_start(nodes: FlowN
     alpha, beta = await nodes.pair(add, add_for_others)
     assert await beta.flows.drain(timeout=1) == 0
     handle = await alpha.begin(add, "beta", 1, 2)
-    (held,) = await beta.until_listed("add_for_others", Status.HELD)
+    (held,) = await beta.until_listed("add_for_others", FlowStatus.HELD)
     await beta.restart_flows()
     assert await handle.result(DEADLINE_S) == 3
-    await beta.until(held.id, Status.DONE)
+    await beta.until(held.id, FlowStatus.COMPLETED)
 
 
 async def test_those_who_wait_for_room_do_not_begin_while_the_node_drains(
     nodes: FlowNodes,
 ) -> None:
     @flow(concurrency=1)
-    async def single(flow: Flow, number: int) -> int:
-        return number + await flow.signal("go", int)
+    async def single(ctx: FlowContext, number: int) -> int:
+        return number + await ctx.wait_for_signal("go", int)
 
     alpha = await nodes.start("alpha", single)
     first, second = [await alpha.begin(single, number) for number in range(2)]
     assert await alpha.flows.drain(timeout=0.01) == 1
     await alpha.flows.signal(first.id, "go", 10)
     assert await alpha.flows.drain(timeout=10) == 0
-    assert (await alpha.flows.show(second.id)).status is Status.QUEUED
+    assert (await alpha.flows.show(second.id)).status is FlowStatus.QUEUED
     await alpha.flows.undrain()
     await alpha.flows.signal(second.id, "go", 20)
     assert await second.result(DEADLINE_S) == 21
@@ -211,14 +211,14 @@ async def test_no_more_go_on_after_a_start_than_may_run(nodes: FlowNodes) -> Non
     is_mended: list[bool] = []
 
     @flow(concurrency=2)
-    async def limited(flow: Flow, number: int) -> int:
+    async def limited(ctx: FlowContext, number: int) -> int:
         if not is_mended:
             raise ValueError("not yet")
-        return await flow.step(crowd.work, number)
+        return await ctx.step(crowd.work, number)
 
     alpha = await nodes.start("alpha", limited)
     handles = [await alpha.begin(limited, number) for number in range(10)]
-    await alpha.until_listed("limited", Status.PARKED, 10)
+    await alpha.until_listed("limited", FlowStatus.PARKED, 10)
     is_mended.append(True)
     await alpha.restart_flows()
     # One that is ended while it waits for room keeps nobody back.
@@ -232,21 +232,21 @@ async def test_no_more_that_were_held_begin_than_may_run(nodes: FlowNodes) -> No
     crowd = Crowd(2)
 
     @flow
-    async def ask(flow: Flow, peer: str, number: int) -> int:
-        return await flow.open(peer).send_and_receive(number, int)
+    async def ask(ctx: FlowContext, peer: str, number: int) -> int:
+        return await ctx.open_session(peer).send_and_receive(number, int)
 
-    @responds_to(ask, concurrency=2)
-    async def reply(flow: Flow, session: Session) -> None:
-        await session.send(await flow.step(crowd.work, await session.receive(int)))
+    @responder(ask, concurrency=2)
+    async def reply(ctx: FlowContext, session: FlowSession) -> None:
+        await session.send(await ctx.step(crowd.work, await session.receive(int)))
 
     alpha = await nodes.start("alpha", ask)
     beta = await nodes.start("beta", wait_for_go)
     handles = [await alpha.begin(ask, "beta", number) for number in range(10)]
-    held = await beta.until_listed("ask", Status.HELD, 10)
+    held = await beta.until_listed("ask", FlowStatus.HELD, 10)
     await beta.flows.kill(held[3].id)
     await beta.restart_flows(reply)
     done = await asyncio.gather(*(it.result(DEADLINE_S) for it in handles), return_exceptions=True)
-    rejected = [it for it in done if isinstance(it, SessionRejected)]
+    rejected = [it for it in done if isinstance(it, SessionRejectedError)]
     assert len(rejected) == 1
     assert sorted(it for it in done if isinstance(it, int)) == sorted(
         number for number, it in enumerate(done) if it not in rejected
@@ -263,12 +263,12 @@ async def test_a_fork_of_a_flow_with_branches(nodes: FlowNodes) -> None:
         return number * 10
 
     @flow
-    async def spread(flow: Flow) -> list[int]:
-        results = await flow.gather(*(flow.step(call, number) for number in range(3)))
-        return [*results, await flow.signal("go", int)]
+    async def spread(ctx: FlowContext) -> list[int]:
+        results = await ctx.gather(*(ctx.step(call, number) for number in range(3)))
+        return [*results, await ctx.wait_for_signal("go", int)]
 
     alpha = await nodes.start("alpha", spread)
-    handle = await alpha.flows.begin_as("order-7", spread)
+    handle = await alpha.flows.start_flow_with_id("order-7", spread)
     await alpha.until_steps(handle.id, 3)
     order = [it.place for it in await alpha.flows.history(handle.id)]
     assert order == ["0.2.0", "0.1.0", "0.0.0"]
@@ -278,13 +278,13 @@ async def test_a_fork_of_a_flow_with_branches(nodes: FlowNodes) -> None:
         await alpha.flows.signal(id, "go", 7)
         assert await alpha.result(id) == [0, 10, 20, 7]
     assert len(calls) == 3 + 3 + 2 + 1
-    assert (await alpha.flows.attach("order-7")).id == handle.id
+    assert (await alpha.flows.get_by_client_id("order-7")).id == handle.id
 
 
 async def test_two_branches_wait_for_the_same_signal(nodes: FlowNodes) -> None:
     @flow
-    async def both(flow: Flow) -> list[int]:
-        return await flow.gather(flow.signal("go", int), flow.signal("go", int))
+    async def both(ctx: FlowContext) -> list[int]:
+        return await ctx.gather(ctx.wait_for_signal("go", int), ctx.wait_for_signal("go", int))
 
     alpha, handle = await nodes.begin(both)
     for number in (1, 2):
@@ -294,10 +294,10 @@ async def test_two_branches_wait_for_the_same_signal(nodes: FlowNodes) -> None:
 
 async def test_a_select_with_several_that_are_ready(nodes: FlowNodes) -> None:
     @flow
-    async def choose(flow: Flow) -> list[object]:
-        await flow.signal("begin", bool)
-        first = await flow.select(a=flow.signal("a", int), b=flow.signal("b", int))
-        second = await flow.select(a=flow.signal("a", int), b=flow.signal("b", int))
+    async def choose(ctx: FlowContext) -> list[object]:
+        await ctx.wait_for_signal("begin", bool)
+        first = await ctx.select(a=ctx.wait_for_signal("a", int), b=ctx.wait_for_signal("b", int))
+        second = await ctx.select(a=ctx.wait_for_signal("a", int), b=ctx.wait_for_signal("b", int))
         return [*first, *second]
 
     alpha, handle = await nodes.begin(choose)
@@ -311,12 +311,12 @@ async def test_a_select_with_several_that_are_ready(nodes: FlowNodes) -> None:
 async def test_arguments_of_all_kinds(nodes: FlowNodes) -> None:
     @flow
     async def take(
-        flow: Flow, /, first: int, *rest: str, flag: bool = False, **more: float
+        ctx: FlowContext, /, first: int, *rest: str, flag: bool = False, **more: float
     ) -> list[object]:
-        await flow.sleep(0)
+        await ctx.sleep(0)
         return [first, list(rest), flag, more]
 
-    definition: Definition[..., list[object]] = take
+    definition: FlowDefinition[..., list[object]] = take
     alpha = await nodes.start("alpha", definition)
     assert await alpha.run(definition, 1) == [1, [], False, {}]
     given = await alpha.run(definition, 1, "a", "b", flag=True, x=1.5)
@@ -325,7 +325,7 @@ async def test_arguments_of_all_kinds(nodes: FlowNodes) -> None:
 
 async def test_a_flow_without_any_step(nodes: FlowNodes) -> None:
     @flow
-    async def at_once(flow: Flow, number: int) -> int:
+    async def at_once(ctx: FlowContext, number: int) -> int:
         return number
 
     alpha, handle = await nodes.begin(at_once, 7)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from postroad.core.errors import UsageError
-from postroad.flows import Flow, Status, flow
+from postroad.durable import Transaction
+from postroad.flows import INJECTED, FlowContext, FlowStatus, StoreConnection, flow
 from tests.support.flows.nodes import FlowNodes
 
 
@@ -22,13 +23,13 @@ async def note_later(value: str) -> str:
     return value
 
 
-DRAWS: dict[str, Callable[[Flow], Any]] = {
-    "uuid": lambda flow: flow.uuid(),
-    "random": lambda flow: flow.random().random(),
-    "bits": lambda flow: flow.random().getrandbits(8),
-    "choice": lambda flow: flow.random().choice([1, 2, 3]),
-    "gauss": lambda flow: flow.random().gauss(),
-    "shuffle": lambda flow: flow.random().shuffle([1, 2, 3]),
+DRAWS: dict[str, Callable[[FlowContext], Any]] = {
+    "uuid": lambda ctx: ctx.uuid(),
+    "random": lambda ctx: ctx.random().random(),
+    "bits": lambda ctx: ctx.random().getrandbits(8),
+    "choice": lambda ctx: ctx.random().choice([1, 2, 3]),
+    "gauss": lambda ctx: ctx.random().gauss(),
+    "shuffle": lambda ctx: ctx.random().shuffle([1, 2, 3]),
 }
 
 
@@ -37,82 +38,77 @@ async def test_a_step_cannot_draw_what_belongs_to_the_code(nodes: FlowNodes, kin
     draw = DRAWS[kind]
 
     @flow
-    async def draws(flow: Flow) -> list[str]:
+    async def draws(ctx: FlowContext) -> list[str]:
         # Its second value is kept by gauss() until it is asked for.
-        flow.random().gauss()
-        first = str(flow.uuid())
+        ctx.random().gauss()
+        first = str(ctx.uuid())
 
         async def by_coroutine() -> None:
-            draw(flow)
+            draw(ctx)
 
-        async def in_transaction(tx: Any) -> None:
-            draw(flow)
+        async def in_transaction(tx: Transaction = INJECTED) -> None:
+            draw(ctx)
 
-        def with_connection(connection: Any) -> None:
-            draw(flow)
+        def with_connection(connection: StoreConnection = INJECTED) -> None:
+            draw(ctx)
 
         refused = []
-        for function in (lambda: draw(flow), by_coroutine, in_transaction, with_connection):
+        for function in (lambda: draw(ctx), by_coroutine, in_transaction, with_connection):
             try:
-                await flow.step(function)
+                await ctx.step(function)
             except UsageError as error:
                 refused.append("belong to the code of the flow" in str(error))
-        async with flow.transaction() as tx:
-            try:
-                await tx.run(lambda connection: draw(flow))
-            except UsageError:
-                refused.append(True)
-        await flow.step(note, first)
-        second = str(flow.uuid())
-        await flow.signal("go", str)
-        return [first, second, str(flow.uuid()), str(refused)]
+        await ctx.step(note, first)
+        second = str(ctx.uuid())
+        await ctx.wait_for_signal("go", str)
+        return [first, second, str(ctx.uuid()), str(refused)]
 
     alpha = await nodes.start("alpha", draws)
     ids = [(await alpha.begin(draws)).id for _ in range(2)]
     for id in ids:
-        await alpha.until_steps(id, 6)
+        await alpha.until_steps(id, 5)
     await alpha.restart_flows()
     drawn = []
     for id in ids:
         await alpha.flows.signal(id, "go", "on")
         *values, refused = await alpha.result(id)
-        assert refused == str([True] * 5)
+        assert refused == str([True] * 4)
         drawn += values
     assert len({*drawn}) == 6
 
 
 async def test_a_query_cannot_draw_what_belongs_to_the_code(nodes: FlowNodes) -> None:
     @flow
-    async def answers(flow: Flow) -> str:
-        flow.answer("draw", lambda: str(flow.uuid()))
-        await flow.signal("go", str)
-        return str(flow.uuid())
+    async def answers(ctx: FlowContext) -> str:
+        ctx.set_query_handler("draw", lambda: str(ctx.uuid()))
+        await ctx.wait_for_signal("go", str)
+        return str(ctx.uuid())
 
     alpha = await nodes.start("alpha", answers)
     handle = await alpha.begin(answers)
     with pytest.raises(UsageError, match="belong to the code of the flow"):
         await alpha.flows.query(handle.id, "draw")
     await alpha.flows.signal(handle.id, "go", "on")
-    head = await alpha.flows.head_of(handle.id)
-    expected = random.Random(head.entropy + (1).to_bytes(8)).getrandbits(128)
+    state = await alpha.flows.load_state(handle.id)
+    expected = random.Random(state.seed + (1).to_bytes(8)).getrandbits(128)
     assert await alpha.result(handle.id) == str(uuid.UUID(int=expected, version=4))
 
 
 async def test_branches_and_subflows_draw_the_same_after_a_restart(nodes: FlowNodes) -> None:
     @flow
-    async def draw(flow: Flow) -> str:
-        await flow.step(note_later, "x")
-        return str(flow.uuid())
+    async def draw(ctx: FlowContext) -> str:
+        await ctx.step(note_later, "x")
+        return str(ctx.uuid())
 
     @flow
-    async def draws(flow: Flow) -> list[str]:
-        values = await flow.gather(*[flow.call(draw) for _ in range(3)])
-        values.append(str(flow.uuid()))
+    async def draws(ctx: FlowContext) -> list[str]:
+        values = await ctx.gather(*[ctx.run_subflow(draw) for _ in range(3)])
+        values.append(str(ctx.uuid()))
         # A step whose arguments are others would not fit its record.
         for value in values:
-            await flow.step(note, value)
-        await flow.signal("go", str)
-        return [*values, await flow.call(draw)]
+            await ctx.step(note, value)
+        await ctx.wait_for_signal("go", str)
+        return [*values, await ctx.run_subflow(draw)]
 
     alpha = await nodes.start("alpha", draw, draws)
     handle = await alpha.begin(draws)
@@ -123,16 +119,16 @@ async def test_branches_and_subflows_draw_the_same_after_a_restart(nodes: FlowNo
 
 
 @flow
-async def charge(flow: Flow, is_again: bool = False) -> list[str]:
-    drawn = [str(flow.uuid())]
-    await flow.step(note, drawn[0])
+async def charge(ctx: FlowContext, is_again: bool = False) -> list[str]:
+    drawn = [str(ctx.uuid())]
+    await ctx.step(note, drawn[0])
     for _ in range(3):
-        drawn.append(str(flow.uuid()))
-        await flow.step(note, drawn[-1])
-    await flow.signal("go", str)
+        drawn.append(str(ctx.uuid()))
+        await ctx.step(note, drawn[-1])
+    await ctx.wait_for_signal("go", str)
     if not is_again:
-        flow.continue_as_new(is_again=True)
-    return [*drawn, str(flow.random().random())]
+        ctx.continue_as_new(is_again=True)
+    return [*drawn, str(ctx.random().random())]
 
 
 async def test_a_fork_draws_values_of_its_own(nodes: FlowNodes) -> None:
@@ -178,10 +174,10 @@ async def test_values_come_from_the_entropy_in_the_head_as_they_always_did(
     alpha = await nodes.start("alpha", charge)
     handle = await alpha.begin(charge, is_again=True)
     await alpha.until_steps(handle.id, 4)
-    entropy = (await alpha.flows.head_of(handle.id)).entropy
+    entropy = (await alpha.flows.load_state(handle.id)).seed
     numbers = random.Random(entropy + (1).to_bytes(8))
     expected = [str(uuid.UUID(int=numbers.getrandbits(128), version=4)) for _ in range(4)]
     await alpha.restart_flows()
     await alpha.flows.signal(handle.id, "go", "on")
     assert await alpha.result(handle.id) == [*expected, str(numbers.random())]
-    assert (await alpha.flows.show(handle.id)).status is Status.DONE
+    assert (await alpha.flows.show(handle.id)).status is FlowStatus.COMPLETED

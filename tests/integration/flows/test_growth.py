@@ -11,13 +11,14 @@ from postroad.core.errors import StoreUnavailableError
 from postroad.core.limits import FLOW_VALUE_BYTES_MAX
 from postroad.durable import MemoryDisk, MemoryStore, Transaction
 from postroad.flows import (
-    Flow,
+    INJECTED,
+    FlowContext,
     FlowError,
     FlowHandle,
     FlowsConfig,
-    SignalsFull,
-    Status,
-    Unrecordable,
+    FlowStatus,
+    SerializationError,
+    SignalBufferFullError,
     flow,
     stepping,
     tables,
@@ -29,18 +30,20 @@ from tests.support.flows.nodes import FlowNodes
 
 async def test_large_signals_that_nobody_asks_for_are_refused_at_last(nodes: FlowNodes) -> None:
     @flow
-    async def hoard(flow: Flow) -> int:
-        await flow.signal("go", bool)
-        return len(await flow.signal("blob", bytes)) + len(await flow.signal("blob", bytes))
+    async def hoard(ctx: FlowContext) -> int:
+        await ctx.wait_for_signal("go", bool)
+        return len(await ctx.wait_for_signal("blob", bytes)) + len(
+            await ctx.wait_for_signal("blob", bytes)
+        )
 
     alpha = await nodes.start("alpha", hoard, signals_bytes_max=1_000)
     handle = await alpha.begin(hoard)
     for _ in range(2):
         await alpha.flows.signal(handle.id, "blob", bytes(400))
     await alpha.restart_flows()
-    with pytest.raises(SignalsFull, match="and 1000 is the most"):
+    with pytest.raises(SignalBufferFullError, match="bytes are buffered of 1000"):
         await alpha.flows.signal(handle.id, "blob", bytes(400))
-    with pytest.raises(Unrecordable, match="'blob' takes 16777221 bytes"):
+    with pytest.raises(SerializationError, match="'blob' takes 16777221 bytes"):
         await alpha.flows.signal(handle.id, "blob", bytes(FLOW_VALUE_BYTES_MAX))
     # What was refused has left nothing behind, and what the code waits for is not counted.
     await alpha.flows.signal(handle.id, "go", True)
@@ -57,34 +60,21 @@ async def test_values_that_are_too_large_are_refused_and_not_kept(nodes: FlowNod
         return bytes(size)
 
     @flow
-    async def returns(flow: Flow, given: bytes) -> bytes:
-        return await flow.step(make, 8) * (too_much // 8 + 1)
+    async def returns(ctx: FlowContext, given: bytes) -> bytes:
+        return await ctx.step(make, 8) * (too_much // 8 + 1)
 
     @flow
-    async def steps(flow: Flow) -> int:
-        return len(await flow.step(make, too_much))
+    async def steps(ctx: FlowContext) -> int:
+        return len(await ctx.step(make, too_much))
 
-    @flow
-    async def selects(flow: Flow) -> int:
-        async with flow.transaction() as tx:
-            return len(await tx.run(lambda connection: make(too_much)))
-
-    @flow
-    async def collects(flow: Flow) -> None:
-        async with flow.transaction() as tx:
-            for _ in range(3):
-                await tx.run(lambda connection: make(too_much // 2))
-
-    alpha = await nodes.start("alpha", returns, steps, selects, collects)
-    with pytest.raises(Unrecordable, match="an argument of flow 'returns' takes"):
+    alpha = await nodes.start("alpha", returns, steps)
+    with pytest.raises(SerializationError, match="an argument of flow 'returns' takes"):
         await alpha.begin(returns, bytes(too_much))
     begun: list[FlowHandle[Any]] = [await alpha.begin(returns, b""), await alpha.begin(steps)]
-    begun += [await alpha.begin(selects), await alpha.begin(collects)]
     for handle in begun:
-        parked = await alpha.until(handle.id, Status.PARKED)
+        parked = await alpha.until(handle.id, FlowStatus.PARKED)
         assert f"and {FLOW_VALUE_BYTES_MAX} is the most that is written down" in str(parked.error)
-        # A step that succeeded, and a block that was undone.
-        is_recorded = handle.name in ("returns", "selects")
+        is_recorded = handle.name == "returns"
         assert len(await alpha.flows.history(handle.id)) == int(is_recorded)
     ((largest,),) = await alpha.rows("SELECT max(length(head)) FROM postroad_flows")
     assert largest < 100_000
@@ -95,11 +85,11 @@ async def test_an_error_with_a_large_argument_is_written_down_without_it(nodes: 
         raise FlowError("x" * 10_000_000)
 
     @flow
-    async def catches(flow: Flow) -> int:
+    async def catches(ctx: FlowContext) -> int:
         try:
-            await flow.step(fail)
+            await ctx.step(fail)
         except FlowError as error:
-            flow.progress("y" * 10_000_000)
+            ctx.set_progress("y" * 10_000_000)
             return len(str(error))
         return 0
 
@@ -118,9 +108,9 @@ async def test_a_flow_that_does_too_much_is_parked_until_more_is_allowed(nodes: 
         return bytes(100)
 
     @flow
-    async def works(flow: Flow) -> int:
+    async def works(ctx: FlowContext) -> int:
         for number in range(20):
-            await flow.step(do, number)
+            await ctx.step(do, number)
         return len(done)
 
     choices: list[dict[str, Any]] = [{"history_steps_max": 10}, {"history_bytes_max": 1_000}]
@@ -129,16 +119,16 @@ async def test_a_flow_that_does_too_much_is_parked_until_more_is_allowed(nodes: 
         name = "beta" if "history_bytes_max" in bounds else "alpha"
         node = await nodes.start(name, works, **bounds)
         handle = await node.begin(works)
-        parked = await node.until(handle.id, Status.PARKED)
+        parked = await node.until(handle.id, FlowStatus.PARKED)
         assert "flow works has done" in str(parked.error)
-        assert "flow.continue_as_new" in str(parked.error)
+        assert "ctx.continue_as_new" in str(parked.error)
         ran = len(done)
         assert 9 <= ran <= 11
         # To try it again changes nothing, neither now nor at the next start.
         await node.flows.retry(handle.id)
-        await node.until(handle.id, Status.PARKED)
+        await node.until(handle.id, FlowStatus.PARKED)
         await node.restart_flows()
-        await node.until(handle.id, Status.PARKED)
+        await node.until(handle.id, FlowStatus.PARKED)
         assert len(done) == ran
         node.config = FlowsConfig()
         await node.restart_flows()
@@ -164,8 +154,8 @@ async def test_a_step_that_swallows_its_cancellation_does_not_keep_flows_from_st
         has_ended.set()
 
     @flow
-    async def stuck(flow: Flow) -> None:
-        await flow.step(stubborn)
+    async def stuck(ctx: FlowContext) -> None:
+        await ctx.step(stubborn)
 
     alpha = await nodes.start("alpha", stuck)
     await alpha.begin(stuck)
@@ -182,7 +172,7 @@ async def test_a_step_in_a_transaction_that_swallows_its_cancellation_keeps_no_o
 ) -> None:
     is_free, has_begun = asyncio.Event(), asyncio.Event()
 
-    async def stubborn(tx: Transaction) -> None:
+    async def stubborn(tx: Transaction = INJECTED) -> None:
         await tx.execute("SELECT 1")
         has_begun.set()
         while not is_free.is_set():
@@ -192,15 +182,15 @@ async def test_a_step_in_a_transaction_that_swallows_its_cancellation_keeps_no_o
                 continue
 
     @flow
-    async def stuck(flow: Flow) -> None:
-        await flow.step(stubborn)
+    async def stuck(ctx: FlowContext) -> None:
+        await ctx.step(stubborn)
 
     alpha = await nodes.start("alpha", stuck)
     handle = await alpha.begin(stuck)
     await has_begun.wait()
     async with asyncio.timeout(5):
         await alpha.flows.kill(handle.id)
-    assert (await alpha.flows.show(handle.id)).status is Status.KILLED
+    assert (await alpha.flows.show(handle.id)).status is FlowStatus.KILLED
     is_free.set()
 
 
@@ -211,17 +201,17 @@ async def test_what_ended_long_ago_is_forgotten_although_the_store_was_away_once
     nodes: FlowNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @flow
-    async def short(flow: Flow) -> int:
+    async def short(ctx: FlowContext) -> int:
         return 1
 
-    monkeypatch.setattr(flows_module, "_FORGET_EVERY_S", 0.01)
+    monkeypatch.setattr(flows_module, "_PURGE_INTERVAL_S", 0.01)
     disk = MemoryDisk()
     alpha = await nodes.start("alpha", short, make_store=lambda: MemoryStore(disk), keep_s=0.2)
     handles = [await alpha.begin(short) for _ in range(20)]
     for handle in handles:
         assert await alpha.result(handle.id) == 1
     failed: list[Exception] = []
-    forget_old = alpha.flows.forget_old
+    forget_old = alpha.flows.purge_expired
 
     async def spied() -> None:
         try:
@@ -230,7 +220,7 @@ async def test_what_ended_long_ago_is_forgotten_although_the_store_was_away_once
             failed.append(error)
             raise
 
-    monkeypatch.setattr(alpha.flows, "forget_old", spied)
+    monkeypatch.setattr(alpha.flows, "purge_expired", spied)
     disk.is_read_only = True
     await eventually(lambda: bool(failed), "the store was away when something was to be forgotten")
     disk.is_read_only = False
@@ -245,8 +235,8 @@ async def test_flows_in_line_begin_although_the_store_was_away_when_there_was_ro
     nodes: FlowNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @flow(concurrency=1)
-    async def single(flow: Flow) -> int:
-        return await flow.signal("go", int)
+    async def single(ctx: FlowContext) -> int:
+        return await ctx.wait_for_signal("go", int)
 
     alpha = await nodes.start("alpha", single)
     first, second = await alpha.begin(single), await alpha.begin(single)
@@ -254,13 +244,13 @@ async def test_flows_in_line_begin_although_the_store_was_away_when_there_was_ro
     read, failures = store.read, iter(range(3))
 
     async def flaky(function: Any, *args: Any, **kwargs: Any) -> Any:
-        if function is tables.list_idle and next(failures, None) is not None:
+        if function is tables.list_by_status and next(failures, None) is not None:
             raise StoreUnavailableError("the server restarts")
         return await read(function, *args, **kwargs)
 
     monkeypatch.setattr(store, "read", flaky)
     await alpha.flows.signal(first.id, "go", 1)
-    await alpha.until(second.id, Status.RUNNING)
+    await alpha.until(second.id, FlowStatus.RUNNING)
     assert next(failures, None) is None
     await alpha.flows.signal(second.id, "go", 2)
     assert await alpha.result(second.id) == 2

@@ -10,38 +10,48 @@ import pytest
 from postroad.core.errors import PostroadError, UsageError
 from postroad.durable import MemoryDisk, MemoryStore, Transaction
 from postroad.flows import (
-    Definition,
-    Flow,
-    Flows,
-    PeerFailed,
-    Session,
-    SessionEnded,
-    SignalsFull,
-    Status,
+    INJECTED,
+    FlowContext,
+    FlowDefinition,
+    FlowService,
+    FlowSession,
+    FlowStatus,
+    PeerFlowFailedError,
+    SessionEndedError,
+    SignalBufferFullError,
+    StepId,
     admission,
     flow,
-    responds_to,
+    responder,
 )
-from postroad.flows.head import parse_id
-from postroad.flows.messages import QUEUE, Data, End, Initial, Letter, SessionKey, encode_letter
+from postroad.flows.head import parse_flow_id
+from postroad.flows.messages import (
+    QUEUE,
+    SessionClose,
+    SessionData,
+    SessionEnvelope,
+    SessionInit,
+    SessionKey,
+    encode_session_envelope,
+)
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_pairs import QUICK, until_dead, until_empty
 from tests.support.flows.nodes import FlowNodes
 
 
 @flow
-async def wait_for_go(flow: Flow) -> int:
-    return await flow.signal("go", int)
+async def wait_for_go(ctx: FlowContext) -> int:
+    return await ctx.wait_for_signal("go", int)
 
 
 async def test_a_full_disk_delays_flows_and_changes_nothing(nodes: FlowNodes) -> None:
     disk = MemoryDisk()
     is_filled = asyncio.Event()
 
-    async def create(tx: Transaction) -> None:
+    async def create(tx: Transaction = INJECTED) -> None:
         await tx.execute("CREATE TABLE books (step TEXT)")
 
-    async def book(tx: Transaction, step_id: str) -> None:
+    async def book(tx: Transaction = INJECTED, step_id: StepId = INJECTED) -> None:
         await tx.execute("INSERT INTO books VALUES (?)", (step_id,))
 
     async def fill_disk() -> None:
@@ -49,19 +59,19 @@ async def test_a_full_disk_delays_flows_and_changes_nothing(nodes: FlowNodes) ->
         is_filled.set()
 
     @flow
-    async def work(flow: Flow, peer: str) -> list[int]:
-        await flow.step(create)
-        session = flow.open(peer)
+    async def work(ctx: FlowContext, peer: str) -> list[int]:
+        await ctx.step(create)
+        session = ctx.open_session(peer)
         numbers = []
         for number in range(5):
             if number == 2:
-                await flow.step(fill_disk)
-            await flow.step(book)
+                await ctx.step(fill_disk)
+            await ctx.step(book)
             numbers.append(await session.send_and_receive(number, int))
         return numbers
 
-    @responds_to(work)
-    async def reply(flow: Flow, session: Session) -> None:
+    @responder(work)
+    async def reply(ctx: FlowContext, session: FlowSession) -> None:
         for _ in range(5):
             await session.send(10 * await session.receive(int))
 
@@ -84,11 +94,11 @@ async def test_what_cannot_be_begun_now_is_told(nodes: FlowNodes) -> None:
     with pytest.raises(PostroadError):
         await alpha.begin(wait_for_go)
     with pytest.raises(PostroadError):
-        await alpha.flows.begin_as("order-7", wait_for_go)
+        await alpha.flows.start_flow_with_id("order-7", wait_for_go)
     with pytest.raises(PostroadError):
         await alpha.flows.signal(waiting.id, "go", 1)
     disk.is_full = False
-    handle = await alpha.flows.begin_as("order-7", wait_for_go)
+    handle = await alpha.flows.start_flow_with_id("order-7", wait_for_go)
     await alpha.flows.signal(handle.id, "go", 2)
     assert await handle.result(DEADLINE_S) == 2
     await alpha.flows.signal(waiting.id, "go", 3)
@@ -98,15 +108,15 @@ async def test_what_cannot_be_begun_now_is_told(nodes: FlowNodes) -> None:
 
 async def test_a_full_outbox_delays_flows(nodes: FlowNodes) -> None:
     @flow
-    async def send_many(flow: Flow, peer: str) -> int:
-        session = flow.open(peer)
+    async def send_many(ctx: FlowContext, peer: str) -> int:
+        session = ctx.open_session(peer)
         for number in range(10):
             await session.send(number)
-            await flow.sleep(0.001)
+            await ctx.sleep(0.001)
         return await session.receive(int)
 
-    @responds_to(send_many)
-    async def add_up(flow: Flow, session: Session) -> None:
+    @responder(send_many)
+    async def add_up(ctx: FlowContext, session: FlowSession) -> None:
         await session.send(sum([await session.receive(int) for _ in range(10)]))
 
     small = msgspec.structs.replace(QUICK, outbox_messages_max=4)
@@ -116,60 +126,60 @@ async def test_a_full_outbox_delays_flows(nodes: FlowNodes) -> None:
     handle = await alpha.begin(send_many, "beta")
     await alpha.until_steps(handle.id, 7)
     await asyncio.sleep(0.1)
-    assert (await alpha.flows.show(handle.id)).status in (Status.RUNNING, Status.RETRYING)
+    assert (await alpha.flows.show(handle.id)).status in (FlowStatus.RUNNING, FlowStatus.RETRYING)
     await beta.start(alpha.station)
     assert await handle.result(DEADLINE_S) == 45
 
 
 async def test_a_flood_of_messages_fails_the_session_and_not_the_node(nodes: FlowNodes) -> None:
     @flow
-    async def flood(flow: Flow, peer: str) -> str:
-        session = flow.open(peer)
+    async def flood(ctx: FlowContext, peer: str) -> str:
+        session = ctx.open_session(peer)
         for number in range(50):
             await session.send(number)
         try:
             await session.receive(int)
-        except PeerFailed as failed:
+        except PeerFlowFailedError as failed:
             return f"{failed.kind}: {failed}"
         return ""
 
-    @responds_to(flood)
-    async def drown(flow: Flow, session: Session) -> list[int]:
-        await flow.signal("go", bool)
+    @responder(flood)
+    async def drown(ctx: FlowContext, session: FlowSession) -> list[int]:
+        await ctx.wait_for_signal("go", bool)
         numbers = []
         try:
             while True:
                 numbers.append(await session.receive(int))
-        except (PeerFailed, SessionEnded):
+        except (PeerFlowFailedError, SessionEndedError):
             return numbers
 
     alpha, beta = await nodes.pair(flood, drown, heard_max=20)
     text = await alpha.run(flood, "beta")
     assert text.startswith("Overflow: ")
     assert "more than 20 messages wait to be received" in text
-    (drowned,) = await beta.until_listed("drown", Status.RUNNING)
+    (drowned,) = await beta.until_listed("drown", FlowStatus.RUNNING)
     await beta.restart_flows()
     await beta.flows.signal(drowned.id, "go", True)
     assert await beta.result(drowned.id) == list(range(20))
 
 
 @flow
-async def listen(flow: Flow, peer: str) -> list[str]:
-    session = flow.open(peer)
+async def listen(ctx: FlowContext, peer: str) -> list[str]:
+    session = ctx.open_session(peer)
     await session.send("begin")
     heard = []
     try:
         while True:
             heard.append(await session.receive(str))
-    except SessionEnded:
+    except SessionEndedError:
         return heard
 
 
-@responds_to(listen)
-async def speak(flow: Flow, session: Session) -> list[str]:
+@responder(listen)
+async def speak(ctx: FlowContext, session: FlowSession) -> list[str]:
     heard = [await session.receive(str)]
     await session.send("from beta")
-    await flow.signal("go", bool)
+    await ctx.wait_for_signal("go", bool)
     await session.close()
     return heard
 
@@ -178,14 +188,14 @@ async def test_nobody_else_can_speak_in_a_session(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(listen, speak)
     gamma = await nodes.start("gamma", speak)
     handle = await alpha.begin(listen, "beta")
-    (speaking,) = await beta.until_listed("speak", Status.RUNNING)
-    key = SessionKey(parse_id(handle.id), 1)
+    (speaking,) = await beta.until_listed("speak", FlowStatus.RUNNING)
+    key = SessionKey(parse_flow_id(handle.id), 1)
     forged = msgspec.msgpack.encode("from gamma")
-    to_alpha = Letter(key, True, [Data(forged), End()])
-    await gamma.station.mail.post("alpha", QUEUE, encode_letter(to_alpha))
-    for message in (Data(forged), End()):
-        letter = Letter(key, False, [message])
-        await gamma.station.mail.post("beta", QUEUE, encode_letter(letter))
+    to_alpha = SessionEnvelope(key, True, [SessionData(forged), SessionClose()])
+    await gamma.station.mail.send(QUEUE, encode_session_envelope(to_alpha), to="alpha")
+    for message in (SessionData(forged), SessionClose()):
+        envelope = SessionEnvelope(key, False, [message])
+        await gamma.station.mail.send(QUEUE, encode_session_envelope(envelope), to="beta")
     await until_empty(gamma.station.mail, "alpha", "beta")
     await alpha.restart_flows()
     await beta.restart_flows()
@@ -194,8 +204,8 @@ async def test_nobody_else_can_speak_in_a_session(nodes: FlowNodes) -> None:
     assert await beta.result(speaking.id) == ["begin"]
     # What is for nobody is gone.
     for node in (alpha, beta):
-        assert await node.station.mail.dead_letters() == []
-        assert await node.station.mail.browse(QUEUE) == []
+        assert await node.station.mail.dead_letters.list() == []
+        assert await node.station.mail.admin.peek(QUEUE) == []
 
 
 async def test_letters_that_are_none_are_dead_letters(nodes: FlowNodes) -> None:
@@ -204,15 +214,19 @@ async def test_letters_that_are_none_are_dead_letters(nodes: FlowNodes) -> None:
         b"",
         b"nonsense",
         msgspec.msgpack.encode([[1, 1], False, []]),
-        encode_letter(Letter(SessionKey(-1, 1), False, [End()])),
-        encode_letter(Letter(SessionKey(1, 1), True, [Initial("listen", 1, "")])),
-        encode_letter(Letter(SessionKey(1, 1), False, [End(), Initial("listen", 1, "")])),
+        encode_session_envelope(SessionEnvelope(SessionKey(-1, 1), False, [SessionClose()])),
+        encode_session_envelope(
+            SessionEnvelope(SessionKey(1, 1), True, [SessionInit("listen", 1, "")])
+        ),
+        encode_session_envelope(
+            SessionEnvelope(SessionKey(1, 1), False, [SessionClose(), SessionInit("listen", 1, "")])
+        ),
     ]
     for body in bodies:
-        await alpha.station.mail.post("beta", QUEUE, body)
+        await alpha.station.mail.send(QUEUE, body, to="beta")
     await until_dead(beta.station.mail, len(bodies))
     handle = await alpha.begin(listen, "beta")
-    (speaking,) = await beta.until_listed("speak", Status.RUNNING)
+    (speaking,) = await beta.until_listed("speak", FlowStatus.RUNNING)
     await beta.flows.signal(speaking.id, "go", True)
     assert await handle.result(DEADLINE_S) == ["from beta"]
 
@@ -220,13 +234,13 @@ async def test_letters_that_are_none_are_dead_letters(nodes: FlowNodes) -> None:
 async def test_a_session_that_is_opened_twice_has_one_flow(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(listen, speak)
     payload = msgspec.msgpack.encode("begin")
-    letter = Letter(SessionKey(77, 1), False, [Initial("listen", 1, "", payload)])
+    envelope = SessionEnvelope(SessionKey(77, 1), False, [SessionInit("listen", 1, "", payload)])
     for _ in range(3):
-        await alpha.station.mail.post("beta", QUEUE, encode_letter(letter))
+        await alpha.station.mail.send(QUEUE, encode_session_envelope(envelope), to="beta")
         await until_empty(alpha.station.mail, "beta")
-    (speaking,) = await beta.until_listed("speak", Status.RUNNING)
+    (speaking,) = await beta.until_listed("speak", FlowStatus.RUNNING)
     await beta.restart_flows()
-    await alpha.station.mail.post("beta", QUEUE, encode_letter(letter))
+    await alpha.station.mail.send(QUEUE, encode_session_envelope(envelope), to="beta")
     await until_empty(alpha.station.mail, "beta")
     await beta.flows.signal(speaking.id, "go", True)
     assert await beta.result(speaking.id) == ["begin"]
@@ -235,13 +249,13 @@ async def test_a_session_that_is_opened_twice_has_one_flow(nodes: FlowNodes) -> 
 
 async def test_only_one_program_has_the_flows_of_a_node(nodes: FlowNodes) -> None:
     alpha, handle = await nodes.begin(wait_for_go)
-    second = Flows(alpha.station.mail, [wait_for_go], nodes.config)
+    second = FlowService(alpha.station.mail, [wait_for_go], nodes.config)
     with pytest.raises(UsageError, match="a node has its flows once"):
         await second.start()
     with pytest.raises(UsageError, match="runs already"):
         await alpha.flows.start()
     with pytest.raises(UsageError, match="is not running: start"):
-        await second.begin(wait_for_go)
+        await second.start_flow(wait_for_go)
     await alpha.flows.signal(handle.id, "go", 1)
     assert await handle.result(DEADLINE_S) == 1
     await alpha.flows.stop()
@@ -263,10 +277,10 @@ async def test_whoever_stops_waiting_changes_nothing(nodes: FlowNodes) -> None:
 
 async def test_signals_that_nobody_asks_for_are_refused_at_last(nodes: FlowNodes) -> None:
     @flow
-    async def hoard(flow: Flow) -> list[int]:
-        await flow.signal("go", bool)
-        numbers = [await flow.signal("number", int) for _ in range(3)]
-        return numbers if len(numbers) == 3 else [await flow.signal("other", int)]
+    async def hoard(ctx: FlowContext) -> list[int]:
+        await ctx.wait_for_signal("go", bool)
+        numbers = [await ctx.wait_for_signal("number", int) for _ in range(3)]
+        return numbers if len(numbers) == 3 else [await ctx.wait_for_signal("other", int)]
 
     alpha = await nodes.start("alpha", hoard, signals_max=3)
     handle = await alpha.begin(hoard)
@@ -274,7 +288,9 @@ async def test_signals_that_nobody_asks_for_are_refused_at_last(nodes: FlowNodes
         await alpha.flows.signal(handle.id, "number", number)
     await alpha.restart_flows()
     for name in ("number", "other"):
-        with pytest.raises(SignalsFull, match=f"3 signals wait for flow {handle.id} already"):
+        with pytest.raises(
+            SignalBufferFullError, match=f"to flow {handle.id}: 3 signals are buffered"
+        ):
             await alpha.flows.signal(handle.id, name, 3)
     # What it waits for is not one of them.
     await alpha.flows.signal(handle.id, "go", True)
@@ -286,9 +302,9 @@ async def test_signals_that_nobody_asks_for_are_refused_at_last(nodes: FlowNodes
 MANY = 5
 
 
-def make_task(concurrency: int | None, *, is_broken: bool = False) -> Definition[[int], int]:
+def make_task(concurrency: int | None, *, is_broken: bool = False) -> FlowDefinition[[int], int]:
     @flow(name="task", concurrency=concurrency)
-    async def task(flow: Flow, number: int) -> int:
+    async def task(ctx: FlowContext, number: int) -> int:
         if is_broken:
             raise LookupError("nobody knows")
         return number
@@ -298,7 +314,7 @@ def make_task(concurrency: int | None, *, is_broken: bool = False) -> Definition
 
 @pytest.fixture
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "_AT_ONCE", 2)
+    monkeypatch.setattr(admission, "_PAGE_SIZE", 2)
 
 
 @pytest.mark.usefixtures("few_at_once")
@@ -306,7 +322,7 @@ async def test_all_parked_flows_are_tried_again_by_the_next_start(nodes: FlowNod
     broken = make_task(None, is_broken=True)
     alpha = await nodes.start("alpha", broken)
     handles = [await alpha.begin(broken, number) for number in range(MANY)]
-    await alpha.until_listed("task", Status.PARKED, MANY)
+    await alpha.until_listed("task", FlowStatus.PARKED, MANY)
     await alpha.restart_flows(make_task(None))
     assert [await alpha.result(it.id) for it in handles] == list(range(MANY))
 
@@ -314,13 +330,13 @@ async def test_all_parked_flows_are_tried_again_by_the_next_start(nodes: FlowNod
 @pytest.mark.usefixtures("few_at_once")
 async def test_all_queued_flows_begin_when_there_is_no_limit_any_more(nodes: FlowNodes) -> None:
     @flow(name="task", concurrency=1)
-    async def wait(flow: Flow, number: int) -> int:
-        await flow.sleep(3600)
+    async def wait(ctx: FlowContext, number: int) -> int:
+        await ctx.sleep(3600)
         return number
 
     alpha = await nodes.start("alpha", wait)
     _, *queued = [await alpha.begin(wait, number) for number in range(MANY + 1)]
-    await alpha.until_listed("task", Status.QUEUED, MANY)
+    await alpha.until_listed("task", FlowStatus.QUEUED, MANY)
     await alpha.restart_flows(make_task(None))
     assert [await alpha.result(it.id) for it in queued] == list(range(1, MANY + 1))
 
@@ -330,10 +346,10 @@ async def test_all_held_flows_begin_when_the_node_begins_flows_again(nodes: Flow
     alpha, beta = await nodes.pair(listen, speak)
     await beta.flows.drain(timeout=0)
     handles = [await alpha.begin(listen, "beta") for _ in range(MANY)]
-    held = await beta.until_listed("speak", Status.HELD, MANY)
+    held = await beta.until_listed("speak", FlowStatus.HELD, MANY)
     await beta.flows.undrain()
     for it in held:
-        await beta.until(it.id, Status.RUNNING)
+        await beta.until(it.id, FlowStatus.RUNNING)
         await beta.flows.signal(it.id, "go", True)
     for handle in handles:
         assert await alpha.result(handle.id) == ["from beta"]

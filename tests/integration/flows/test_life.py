@@ -8,40 +8,40 @@ import pytest
 
 from postroad.core.errors import ConfigError, UsageError
 from postroad.flows import (
-    Draining,
-    Flow,
+    DrainingError,
+    FlowContext,
     FlowError,
-    FlowTimeout,
-    NoSuchFlow,
-    PeerFailed,
-    Session,
-    Status,
+    FlowNotFoundError,
+    FlowSession,
+    FlowStatus,
+    FlowTimeoutError,
+    PeerFlowFailedError,
     flow,
-    responds_to,
+    responder,
 )
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.flows.nodes import Crowd, FlowNodes, Hanging
 
 
 @flow
-async def double(flow: Flow, number: int) -> int:
-    return await flow.step(lambda: number * 2)
+async def double(ctx: FlowContext, number: int) -> int:
+    return await ctx.step(lambda: number * 2)
 
 
 @flow
-async def wait_for_go(flow: Flow, number: int = 0) -> int:
-    flow.progress(f"waits with {number}")
-    return await flow.signal("go", int) + number
+async def wait_for_go(ctx: FlowContext, number: int = 0) -> int:
+    ctx.set_progress(f"waits with {number}")
+    return await ctx.wait_for_signal("go", int) + number
 
 
 async def test_one_flow_per_client_id(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", double)
-    first = await alpha.flows.begin_as("order-7", double, 7)
-    second = await alpha.flows.begin_as("order-7", double, 8)
+    first = await alpha.flows.start_flow_with_id("order-7", double, 7)
+    second = await alpha.flows.start_flow_with_id("order-7", double, 8)
     assert first.id == second.id
     assert second.client_id == "order-7"
     assert [await it.result(DEADLINE_S) for it in (first, second)] == [14, 14]
-    after = await alpha.flows.begin_as("order-7", double, 9)
+    after = await alpha.flows.start_flow_with_id("order-7", double, 9)
     assert await after.result(DEADLINE_S) == 14
     assert len(await alpha.flows.list()) == 1
 
@@ -49,7 +49,7 @@ async def test_one_flow_per_client_id(nodes: FlowNodes) -> None:
 async def test_one_flow_per_client_id_when_many_ask_at_the_same_time(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", double)
     handles = await asyncio.gather(
-        *(alpha.flows.begin_as("order-7", double, number) for number in range(10))
+        *(alpha.flows.start_flow_with_id("order-7", double, number) for number in range(10))
     )
     assert len({it.id for it in handles}) == 1
     assert len({await it.result(DEADLINE_S) for it in handles}) == 1
@@ -58,97 +58,99 @@ async def test_one_flow_per_client_id_when_many_ask_at_the_same_time(nodes: Flow
 
 async def test_results_are_there_after_a_restart(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", double, wait_for_go)
-    done = await alpha.flows.begin_as("order-7", double, 7)
+    done = await alpha.flows.start_flow_with_id("order-7", double, 7)
     assert await done.result(DEADLINE_S) == 14
-    waiting = await alpha.flows.begin_as("order-8", wait_for_go, 8)
+    waiting = await alpha.flows.start_flow_with_id("order-8", wait_for_go, 8)
     await alpha.restart()
-    assert await (await alpha.flows.begin_as("order-7", double, 1)).result(DEADLINE_S) == 14
-    attached = await alpha.flows.attach("order-8")
+    assert (
+        await (await alpha.flows.start_flow_with_id("order-7", double, 1)).result(DEADLINE_S) == 14
+    )
+    attached = await alpha.flows.get_by_client_id("order-8")
     assert (attached.id, attached.name) == (waiting.id, "wait_for_go")
     with pytest.raises(TimeoutError):
         await attached.result(0.01)
     await alpha.flows.signal(attached.id, "go", 1)
     assert await attached.result(DEADLINE_S) == 9
-    assert await (await alpha.flows.handle(done.id)).result(DEADLINE_S) == 14
+    assert await (await alpha.flows.get_handle(done.id)).result(DEADLINE_S) == 14
 
 
 async def test_a_failed_flow_fails_for_everybody_who_asks(nodes: FlowNodes) -> None:
     @flow
-    async def fails(flow: Flow) -> None:
-        await flow.sleep(0)
+    async def fails(ctx: FlowContext) -> None:
+        await ctx.sleep(0)
         raise FlowError("no luck")
 
     alpha = await nodes.start("alpha", fails)
-    handle = await alpha.flows.begin_as("order-7", fails)
+    handle = await alpha.flows.start_flow_with_id("order-7", fails)
     with pytest.raises(FlowError, match="no luck"):
         await handle.result(DEADLINE_S)
     await alpha.restart()
     with pytest.raises(FlowError, match="no luck"):
-        await (await alpha.flows.attach("order-7")).result(DEADLINE_S)
+        await (await alpha.flows.get_by_client_id("order-7")).result(DEADLINE_S)
 
 
 async def test_what_is_forgotten_can_be_begun_again(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", double, wait_for_go)
-    handle = await alpha.flows.begin_as("order-7", wait_for_go, 7)
+    handle = await alpha.flows.start_flow_with_id("order-7", wait_for_go, 7)
     with pytest.raises(UsageError, match="'order-7' is running: it has not ended"):
-        await alpha.flows.forget("order-7")
+        await alpha.flows.delete("order-7")
     await alpha.flows.signal(handle.id, "go", 1)
     assert await handle.result(DEADLINE_S) == 8
-    await alpha.flows.forget("order-7")
-    with pytest.raises(NoSuchFlow, match="no flow was begun as 'order-7'"):
-        await alpha.flows.attach("order-7")
-    with pytest.raises(NoSuchFlow, match="no flow was begun as 'order-7'"):
-        await alpha.flows.forget("order-7")
-    with pytest.raises(NoSuchFlow, match=handle.id):
+    await alpha.flows.delete("order-7")
+    with pytest.raises(FlowNotFoundError, match="no flow was begun as 'order-7'"):
+        await alpha.flows.get_by_client_id("order-7")
+    with pytest.raises(FlowNotFoundError, match="no flow was begun as 'order-7'"):
+        await alpha.flows.delete("order-7")
+    with pytest.raises(FlowNotFoundError, match=handle.id):
         await alpha.flows.show(handle.id)
-    again = await alpha.flows.begin_as("order-7", double, 5)
+    again = await alpha.flows.start_flow_with_id("order-7", double, 5)
     assert await again.result(DEADLINE_S) == 10
 
 
 async def test_a_flow_that_is_forgotten_has_no_result(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", double, keep_s=0.001, keep_client_s=1000.0)
-    kept = await alpha.flows.begin_as("order-7", double, 7)
+    kept = await alpha.flows.start_flow_with_id("order-7", double, 7)
     handle = await alpha.begin(double, 1)
     assert [await handle.result(DEADLINE_S), await kept.result(DEADLINE_S)] == [2, 14]
     await alpha.restart_flows()
 
     async def is_gone() -> bool:
-        await alpha.flows.forget_old()
+        await alpha.flows.purge_expired()
         return [it.id for it in await alpha.flows.list()] == [kept.id]
 
     await eventually(is_gone, "only the flow with a client id is left")
-    with pytest.raises(NoSuchFlow):
+    with pytest.raises(FlowNotFoundError):
         await alpha.flows.history(handle.id)
-    assert await (await alpha.flows.attach("order-7")).result(DEADLINE_S) == 14
+    assert await (await alpha.flows.get_by_client_id("order-7")).result(DEADLINE_S) == 14
 
 
 async def test_what_cannot_be_begun(nodes: FlowNodes) -> None:
     @flow
-    async def unknown(flow: Flow) -> None:
-        await flow.sleep(0)
+    async def unknown(ctx: FlowContext) -> None:
+        await ctx.sleep(0)
 
-    @responds_to(double)
-    async def responder(flow: Flow, session: Session) -> None:
+    @responder(double)
+    async def respond(ctx: FlowContext, session: FlowSession) -> None:
         await session.receive(int)
 
-    alpha = await nodes.start("alpha", double, responder)
+    alpha = await nodes.start("alpha", double, respond)
     with pytest.raises(UsageError, match="none of the flows this node was given"):
         await alpha.begin(unknown)
     with pytest.raises(UsageError, match="is begun by double, by nobody else"):
-        await alpha.flows.begin(responder, None)  # type: ignore[arg-type]
+        await alpha.flows.start_flow(respond, None)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="flow 'double': missing a required argument: 'number'"):
-        await alpha.flows.begin(double)  # type: ignore[call-arg]
+        await alpha.flows.start_flow(double)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="a client id has 1 to 512 characters"):
-        await alpha.flows.begin_as("", double, 1)
-    with pytest.raises(NoSuchFlow, match="is no id of a flow"):
+        await alpha.flows.start_flow_with_id("", double, 1)
+    with pytest.raises(FlowNotFoundError, match="is no id of a flow"):
         await alpha.flows.show("seven")
     assert await alpha.flows.list() == []
 
 
 async def test_arguments_of_a_wrong_type_park_the_flow(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", double)
-    handle = await alpha.flows.begin(double, "seven")  # type: ignore[arg-type]
-    parked = await alpha.until(handle.id, Status.PARKED)
+    handle = await alpha.flows.start_flow(double, "seven")  # type: ignore[arg-type]
+    parked = await alpha.until(handle.id, FlowStatus.PARKED)
     assert "Expected `int`, got `str`" in str(parked.error)
     await alpha.flows.kill(handle.id)
 
@@ -160,17 +162,17 @@ async def test_flows_are_listed_and_shown(nodes: FlowNodes) -> None:
     await done.result(DEADLINE_S)
     everything = [it.id for it in await alpha.flows.list()]
     assert everything == [done.id, *(it.id for it in reversed(waiting))]
-    running = await alpha.until_listed("wait_for_go", Status.RUNNING, 3)
+    running = await alpha.until_listed("wait_for_go", FlowStatus.RUNNING, 3)
     assert [it.id for it in running] == [it.id for it in waiting]
     assert [it.id for it in await alpha.flows.list("done")] == [done.id]
-    assert await alpha.flows.list(Status.FAILED) == []
+    assert await alpha.flows.list(FlowStatus.FAILED) == []
     older = await alpha.flows.list(before=waiting[2].id, limit=1)
     assert [it.id for it in older] == [waiting[1].id]
     with pytest.raises(ConfigError, match="no flow is ever 'asleep'"):
         await alpha.flows.list("asleep")
     shown = await alpha.flows.show(waiting[1].id)
     assert (shown.name, shown.status, shown.progress) == (
-        "wait_for_go", Status.RUNNING, "waits with 1",
+        "wait_for_go", FlowStatus.RUNNING, "waits with 1",
     )  # fmt: skip
     assert (shown.ended_at, shown.error, shown.peer, shown.run) == (None, None, None, 1)
     ended = await alpha.flows.show(done.id)
@@ -179,11 +181,11 @@ async def test_flows_are_listed_and_shown(nodes: FlowNodes) -> None:
 
 async def test_progress_is_kept(nodes: FlowNodes) -> None:
     @flow
-    async def advance(flow: Flow) -> None:
+    async def advance(ctx: FlowContext) -> None:
         for number in range(3):
-            flow.progress(f"{number} of 3")
-            await flow.signal("next", bool)
-        flow.progress("all")
+            ctx.set_progress(f"{number} of 3")
+            await ctx.wait_for_signal("next", bool)
+        ctx.set_progress("all")
 
     alpha, handle = await nodes.begin(advance)
     assert (await alpha.flows.show(handle.id)).progress == "0 of 3"
@@ -193,33 +195,33 @@ async def test_progress_is_kept(nodes: FlowNodes) -> None:
     assert (await alpha.flows.show(handle.id)).progress == "1 of 3"
     for _ in range(2):
         await alpha.flows.signal(handle.id, "next", True)
-    assert (await alpha.until(handle.id, Status.DONE)).progress == "all"
+    assert (await alpha.until(handle.id, FlowStatus.COMPLETED)).progress == "all"
 
 
 async def test_a_whole_flow_has_its_time(nodes: FlowNodes) -> None:
     @flow(timeout=0.05)
-    async def sleepy(flow: Flow, peer: str) -> None:
-        session = flow.open(peer)
+    async def sleepy(ctx: FlowContext, peer: str) -> None:
+        session = ctx.open_session(peer)
         await session.send("x")
-        await flow.sleep(60)
+        await ctx.sleep(60)
 
-    @responds_to(sleepy)
-    async def patient(flow: Flow, session: Session) -> list[str]:
+    @responder(sleepy)
+    async def patient(ctx: FlowContext, session: FlowSession) -> list[str]:
         await session.receive(str)
         try:
             await session.receive(str)
-        except PeerFailed as failed:
+        except PeerFlowFailedError as failed:
             return [str(failed.kind), str(failed)]
         return []
 
     alpha, beta = await nodes.pair(sleepy, patient)
     handle = await alpha.begin(sleepy, "beta")
-    with pytest.raises(FlowTimeout, match="flow sleepy took too long"):
+    with pytest.raises(FlowTimeoutError, match="flow sleepy took too long"):
         await handle.result(DEADLINE_S)
-    assert (await alpha.flows.show(handle.id)).status is Status.FAILED
-    (told,) = await beta.until_listed("patient", Status.DONE)
+    assert (await alpha.flows.show(handle.id)).status is FlowStatus.FAILED
+    (told,) = await beta.until_listed("patient", FlowStatus.COMPLETED)
     kind, text = await beta.result(told.id)
-    assert kind == "FlowTimeout"
+    assert kind == "FlowTimeoutError"
     assert "flow sleepy took too long" in text
 
 
@@ -227,11 +229,11 @@ async def test_a_flow_takes_too_long_while_a_function_runs(nodes: FlowNodes) -> 
     hanging = Hanging()
 
     @flow(timeout=0.2)
-    async def stuck(flow: Flow) -> None:
-        await flow.step(hanging.hang)
+    async def stuck(ctx: FlowContext) -> None:
+        await ctx.step(hanging.hang)
 
     _, handle = await nodes.begin(stuck)
-    with pytest.raises(FlowTimeout, match="flow stuck took too long"):
+    with pytest.raises(FlowTimeoutError, match="flow stuck took too long"):
         await handle.result(DEADLINE_S)
     # On a slow machine its time may be over before the function is called.
     assert hanging.ended == hanging.begun
@@ -239,14 +241,14 @@ async def test_a_flow_takes_too_long_while_a_function_runs(nodes: FlowNodes) -> 
 
 async def test_a_flow_whose_time_is_over_while_the_node_is_down_fails(nodes: FlowNodes) -> None:
     @flow(timeout=0.1)
-    async def sleepy(flow: Flow) -> None:
-        await flow.sleep(60)
+    async def sleepy(ctx: FlowContext) -> None:
+        await ctx.sleep(60)
 
     alpha, handle = await nodes.begin(sleepy)
     await alpha.stop_flows()
     await asyncio.sleep(0.12)
     await alpha.start_flows()
-    with pytest.raises(FlowTimeout):
+    with pytest.raises(FlowTimeoutError):
         await alpha.result(handle.id)
 
 
@@ -254,27 +256,27 @@ async def test_no_more_than_so_many_at_the_same_time(nodes: FlowNodes) -> None:
     crowd = Crowd(2)
 
     @flow(concurrency=2)
-    async def limited(flow: Flow, number: int) -> int:
-        return await flow.step(crowd.work, number)
+    async def limited(ctx: FlowContext, number: int) -> int:
+        return await ctx.step(crowd.work, number)
 
     alpha = await nodes.start("alpha", limited)
     handles = [await alpha.begin(limited, number) for number in range(10)]
     assert [await it.result(DEADLINE_S) for it in handles] == list(range(10))
     assert crowd.most == 2
-    assert len(await alpha.flows.list(Status.DONE)) == 10
+    assert len(await alpha.flows.list(FlowStatus.COMPLETED)) == 10
 
 
 async def test_queued_flows_can_be_killed_and_survive_a_restart(nodes: FlowNodes) -> None:
     @flow(concurrency=1)
-    async def single(flow: Flow, number: int) -> int:
-        return number + await flow.signal("go", int)
+    async def single(ctx: FlowContext, number: int) -> int:
+        return number + await ctx.wait_for_signal("go", int)
 
     alpha = await nodes.start("alpha", single)
     first, second, third = [await alpha.begin(single, number) for number in range(3)]
-    assert [it.id for it in await alpha.flows.list(Status.QUEUED)] == [third.id, second.id]
+    assert [it.id for it in await alpha.flows.list(FlowStatus.QUEUED)] == [third.id, second.id]
     await alpha.flows.kill(second.id)
     await alpha.restart()
-    assert [it.id for it in await alpha.flows.list(Status.QUEUED)] == [third.id]
+    assert [it.id for it in await alpha.flows.list(FlowStatus.QUEUED)] == [third.id]
     await alpha.flows.signal(third.id, "go", 10)
     await alpha.flows.signal(first.id, "go", 20)
     assert await alpha.result(first.id) == 20
@@ -283,38 +285,38 @@ async def test_queued_flows_can_be_killed_and_survive_a_restart(nodes: FlowNodes
 
 async def test_responders_wait_for_room_too(nodes: FlowNodes) -> None:
     @flow
-    async def ask(flow: Flow, peer: str, number: int) -> int:
-        return await flow.open(peer).send_and_receive(number, int)
+    async def ask(ctx: FlowContext, peer: str, number: int) -> int:
+        return await ctx.open_session(peer).send_and_receive(number, int)
 
     crowd = Crowd(1)
 
-    @responds_to(ask, concurrency=1)
-    async def reply(flow: Flow, session: Session) -> None:
-        await session.send(await flow.step(crowd.work, await session.receive(int)))
+    @responder(ask, concurrency=1)
+    async def reply(ctx: FlowContext, session: FlowSession) -> None:
+        await session.send(await ctx.step(crowd.work, await session.receive(int)))
 
     alpha, beta = await nodes.pair(ask, reply)
     handles = [await alpha.begin(ask, "beta", number) for number in range(8)]
     assert [await it.result(DEADLINE_S) for it in handles] == list(range(8))
     assert crowd.most == 1
-    await beta.until_listed("reply", Status.DONE, 8)
+    await beta.until_listed("reply", FlowStatus.COMPLETED, 8)
 
 
 async def test_a_node_that_drains_begins_nothing_new(nodes: FlowNodes) -> None:
     @flow
-    async def ask(flow: Flow, peer: str) -> str:
-        return await flow.open(peer).send_and_receive("x", str)
+    async def ask(ctx: FlowContext, peer: str) -> str:
+        return await ctx.open_session(peer).send_and_receive("x", str)
 
-    @responds_to(ask)
-    async def reply(flow: Flow, session: Session) -> None:
+    @responder(ask)
+    async def reply(ctx: FlowContext, session: FlowSession) -> None:
         await session.send(await session.receive(str))
 
     alpha, beta = await nodes.pair(ask, reply, wait_for_go)
     waiting = await beta.begin(wait_for_go)
     assert await beta.flows.drain(timeout=0.05) == 1
-    with pytest.raises(Draining, match="begins no new flows now"):
+    with pytest.raises(DrainingError, match="begins no new flows now"):
         await beta.begin(wait_for_go)
     asking = await alpha.begin(ask, "beta")
-    await beta.until_listed("reply", Status.HELD)
+    await beta.until_listed("reply", FlowStatus.HELD)
     await beta.flows.signal(waiting.id, "go", 1)
     assert await beta.flows.drain(timeout=10) == 0
     assert await waiting.result(DEADLINE_S) == 1
@@ -332,7 +334,7 @@ async def test_few_in_memory_and_many_at_work(nodes: FlowNodes) -> None:
     async def few_are_resident() -> bool:
         # Whoever comes has those that are idle leave.
         await alpha.run(double, 1)
-        return len(alpha.flows.engine.residents) <= 5
+        return len(alpha.flows.engine.loaded_flows) <= 5
 
     await eventually(few_are_resident, "at most four and the one that came are in memory")
     for number, handle in enumerate(handles):

@@ -10,7 +10,8 @@ from typing import Any
 
 from postroad.core import fault_points as faults
 from postroad.core.errors import UsageError
-from postroad.flows import Flow, Session, Status, flow, responds_to
+from postroad.flows import FlowContext, FlowSession, FlowStatus, flow, responder
+from postroad.flows.events import SignalReceived
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNode, FlowNodes
 
@@ -33,14 +34,14 @@ def slow_disk() -> Iterator[threading.Event]:
 class Watcher:
     """Does something when a flow has taken up an event, and nothing of that is durable."""
 
-    def __init__(self, kind: str, make: Any) -> None:
+    def __init__(self, kind: type, make: Any) -> None:
         self._kind = kind
         self._make = make
         self.has_begun = asyncio.Event()
         self.task: asyncio.Task[Any] | None = None
 
     def __call__(self, flow: int, event: object) -> None:
-        if type(event).__name__ == self._kind and self.task is None:
+        if isinstance(event, self._kind) and self.task is None:
             work: Coroutine[Any, Any, Any] = self._make()
             self.task = asyncio.get_running_loop().create_task(work)
             self.has_begun.set()
@@ -49,7 +50,7 @@ class Watcher:
 async def while_it_is_written(node: FlowNode, id: str, make: Any) -> Any:
     """What comes of something that is done while the signal "go" is not durable yet."""
     loop = asyncio.get_running_loop()
-    watcher = Watcher("Signalled", make)
+    watcher = Watcher(SignalReceived, make)
     with slow_disk() as is_allowed, faults.arm_fault_point("flows.event.handled", watcher):
         signalling = loop.create_task(node.flows.signal(id, "go", True))
         await watcher.has_begun.wait()
@@ -64,18 +65,18 @@ async def while_it_is_written(node: FlowNode, id: str, make: Any) -> Any:
 
 
 @flow
-async def ends(flow: Flow) -> str:
+async def ends(ctx: FlowContext) -> str:
     heard: list[bool] = []
-    flow.answer("heard", lambda: list(heard))
-    heard.append(await flow.signal("go", bool))
-    flow.progress("heard")
-    await flow.signal("end", bool)
+    ctx.set_query_handler("heard", lambda: list(heard))
+    heard.append(await ctx.wait_for_signal("go", bool))
+    ctx.set_progress("heard")
+    await ctx.wait_for_signal("end", bool)
     return "ended"
 
 
 @flow
-async def ends_at_once(flow: Flow) -> str:
-    await flow.signal("go", bool)
+async def ends_at_once(ctx: FlowContext) -> str:
+    await ctx.wait_for_signal("go", bool)
     return "ended"
 
 
@@ -84,9 +85,9 @@ async def test_a_flow_is_shown_as_it_is_in_the_store(nodes: FlowNodes) -> None:
     is_early, view = await while_it_is_written(
         alpha, handle.id, lambda: alpha.flows.show(handle.id)
     )
-    assert not is_early or view.status is Status.RUNNING
+    assert not is_early or view.status is FlowStatus.RUNNING
     assert await alpha.result(handle.id) == "ended"
-    assert (await alpha.flows.show(handle.id)).status is Status.DONE
+    assert (await alpha.flows.show(handle.id)).status is FlowStatus.COMPLETED
 
 
 async def test_a_query_is_answered_when_the_answer_is_durable(nodes: FlowNodes) -> None:
@@ -117,11 +118,11 @@ async def test_a_flow_that_is_about_to_end_cannot_be_killed(nodes: FlowNodes) ->
 
 async def test_a_fork_of_a_flow_that_is_about_to_begin_anew(nodes: FlowNodes) -> None:
     @flow
-    async def counts(flow: Flow, number: int) -> int:
-        await flow.step(str, number)
-        await flow.signal("go", bool)
+    async def counts(ctx: FlowContext, number: int) -> int:
+        await ctx.step(str, number)
+        await ctx.wait_for_signal("go", bool)
         if number < 2:
-            flow.continue_as_new(number + 1)
+            ctx.continue_as_new(number + 1)
         return number
 
     alpha, handle = await nodes.begin(counts, 1)
@@ -135,21 +136,21 @@ async def test_a_fork_of_a_flow_that_is_about_to_begin_anew(nodes: FlowNodes) ->
 
 async def test_a_result_is_told_while_a_late_letter_is_looked_at(nodes: FlowNodes) -> None:
     @flow
-    async def shouts(flow: Flow) -> str:
-        await flow.open("beta").send("hey")
+    async def shouts(ctx: FlowContext) -> str:
+        await ctx.open_session("beta").send("hey")
         return "shouted"
 
-    @responds_to(shouts)
-    async def listens(flow: Flow, session: Session) -> None:
+    @responder(shouts)
+    async def listens(ctx: FlowContext, session: FlowSession) -> None:
         await session.receive(str)
 
     alpha, beta = await nodes.pair(shouts, listens)
     await beta.flows.drain()
     handle = await alpha.begin(shouts)
     assert await alpha.result(handle.id) == "shouted"
-    await beta.until_listed("listens", Status.HELD)
+    await beta.until_listed("listens", FlowStatus.HELD)
     await alpha.restart_flows()
-    again = await alpha.flows.handle(handle.id)
+    again = await alpha.flows.get_handle(handle.id)
     asked: asyncio.Future[asyncio.Task[str]] = asyncio.get_running_loop().create_future()
 
     def on_letter(peer: str) -> None:

@@ -8,7 +8,16 @@ import dataclasses
 import pytest
 
 from postroad.core.errors import ConfigError, UsageError
-from postroad.flows import Flow, FlowError, Session, Status, flow, responds_to
+from postroad.flows import (
+    INJECTED,
+    FlowContext,
+    FlowError,
+    FlowSession,
+    FlowStatus,
+    StepId,
+    flow,
+    responder,
+)
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNodes
 
@@ -21,20 +30,20 @@ class Fussy(FlowError):
 
 
 @flow
-async def fine(flow: Flow) -> str:
-    return await flow.step(str, "fine")
+async def fine(ctx: FlowContext) -> str:
+    return await ctx.step(str, "fine")
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
 async def test_code_cannot_end_the_process(nodes: FlowNodes, error: type[BaseException]) -> None:
     @flow
-    async def exits(flow: Flow) -> None:
-        await flow.step(str, 1)
+    async def exits(ctx: FlowContext) -> None:
+        await ctx.step(str, 1)
         raise error("from the code")
 
     alpha = await nodes.start("alpha", exits, fine)
     handle = await alpha.begin(exits)
-    parked = await alpha.until(handle.id, Status.PARKED)
+    parked = await alpha.until(handle.id, FlowStatus.PARKED)
     assert parked.error == f"{error.__name__}: from the code"
     assert await alpha.run(fine) == "fine"
 
@@ -44,21 +53,21 @@ async def test_a_function_that_is_cancelled_from_within(nodes: FlowNodes) -> Non
         raise asyncio.CancelledError
 
     @flow
-    async def cancelled(flow: Flow) -> None:
-        await flow.step(give_up)
+    async def cancelled(ctx: FlowContext) -> None:
+        await ctx.step(give_up)
 
     alpha = await nodes.start("alpha", cancelled, fine)
     handle = await alpha.begin(cancelled)
-    parked = await alpha.until(handle.id, Status.PARKED)
+    parked = await alpha.until(handle.id, FlowStatus.PARKED)
     assert "cancelled" in str(parked.error)
     assert await alpha.run(fine) == "fine"
 
 
 async def test_code_that_catches_everything(nodes: FlowNodes) -> None:
     @flow
-    async def greedy(flow: Flow) -> str:
+    async def greedy(ctx: FlowContext) -> str:
         try:
-            return await flow.signal("go", str)
+            return await ctx.wait_for_signal("go", str)
         except BaseException as error:
             # It wants to say something else, whatever happens to it.
             caught.append(type(error).__name__)
@@ -79,13 +88,13 @@ async def test_code_that_catches_everything(nodes: FlowNodes) -> None:
 
 async def test_two_branches_receive_in_one_session(nodes: FlowNodes) -> None:
     @flow
-    async def share(flow: Flow, peer: str) -> list[int]:
-        session = flow.open(peer)
+    async def share(ctx: FlowContext, peer: str) -> list[int]:
+        session = ctx.open_session(peer)
         await session.send(4)
-        return sorted(await flow.gather(*(session.receive(int) for _ in range(4))))
+        return sorted(await ctx.gather(*(session.receive(int) for _ in range(4))))
 
-    @responds_to(share)
-    async def count(flow: Flow, session: Session) -> None:
+    @responder(share)
+    async def count(ctx: FlowContext, session: FlowSession) -> None:
         for number in range(await session.receive(int)):
             await session.send(number)
 
@@ -95,22 +104,22 @@ async def test_two_branches_receive_in_one_session(nodes: FlowNodes) -> None:
 
 async def test_sessions_opened_by_branches_stay_apart(nodes: FlowNodes) -> None:
     @flow
-    async def spread(flow: Flow, peer: str) -> list[int]:
+    async def spread(ctx: FlowContext, peer: str) -> list[int]:
         async def one(number: int) -> int:
-            await flow.step(later, number)
-            session = flow.open(peer)
-            await flow.step(later, -number)
+            await ctx.step(later, number)
+            session = ctx.open_session(peer)
+            await ctx.step(later, -number)
             doubled = await session.send_and_receive(number, int)
-            await flow.sleep(0.001)
+            await ctx.sleep(0.001)
             return await session.send_and_receive(doubled, int)
 
-        return await flow.gather(*(one(number) for number in range(8)))
+        return await ctx.gather(*(one(number) for number in range(8)))
 
     async def later(number: int) -> None:
         await asyncio.sleep(0.002 * (number % 3))
 
-    @responds_to(spread)
-    async def double(flow: Flow, session: Session) -> None:
+    @responder(spread)
+    async def double(ctx: FlowContext, session: FlowSession) -> None:
         for _ in range(2):
             await session.send(2 * await session.receive(int))
 
@@ -119,16 +128,16 @@ async def test_sessions_opened_by_branches_stay_apart(nodes: FlowNodes) -> None:
     await alpha.until_steps(handle.id, 10)
     await alpha.restart_flows()
     assert await alpha.result(handle.id) == [4 * number for number in range(8)]
-    await beta.until_listed("double", Status.DONE, 8)
+    await beta.until_listed("double", FlowStatus.COMPLETED, 8)
 
 
 async def test_a_subflow_that_calls_itself(nodes: FlowNodes) -> None:
     @flow
-    async def factorial(flow: Flow, number: int) -> int:
+    async def factorial(ctx: FlowContext, number: int) -> int:
         if number == 0:
             return 1
-        below: int = await flow.call(factorial, number - 1)
-        return await flow.step(lambda: number * below, name=f"times {number}")
+        below: int = await ctx.run_subflow(factorial, number - 1)
+        return await ctx.step.with_options(name=f"times {number}")(lambda: number * below)
 
     alpha, handle = await nodes.begin(factorial, 12)
     assert await handle.result(DEADLINE_S) == 479001600
@@ -138,22 +147,22 @@ async def test_a_subflow_that_calls_itself(nodes: FlowNodes) -> None:
 
 async def test_errors_of_a_subflow_can_be_caught(nodes: FlowNodes) -> None:
     @flow
-    async def part(flow: Flow, peer: str) -> None:
-        session = flow.open(peer)
+    async def part(ctx: FlowContext, peer: str) -> None:
+        session = ctx.open_session(peer)
         await session.send("x")
-        await flow.sleep(0.001)
+        await ctx.sleep(0.001)
         raise FlowError("only this part")
 
     @flow
-    async def whole(flow: Flow, peer: str) -> str:
+    async def whole(ctx: FlowContext, peer: str) -> str:
         try:
-            await flow.call(part, peer)
+            await ctx.run_subflow(part, peer)
         except FlowError as error:
             return f"lives on after: {error}"
         return ""
 
-    @responds_to(part)
-    async def partner(flow: Flow, session: Session) -> str:
+    @responder(part)
+    async def partner(ctx: FlowContext, session: FlowSession) -> str:
         await session.receive(str)
         try:
             await session.receive(str)
@@ -163,22 +172,22 @@ async def test_errors_of_a_subflow_can_be_caught(nodes: FlowNodes) -> None:
 
     alpha, beta = await nodes.pair(whole, partner)
     assert (await alpha.run(whole, "beta")).startswith("lives on after: ")
-    (partnering,) = await beta.until_listed("partner", Status.DONE)
+    (partnering,) = await beta.until_listed("partner", FlowStatus.COMPLETED)
     # The flow as a whole has finished well.
-    assert await beta.result(partnering.id) == "SessionEnded"
+    assert await beta.result(partnering.id) == "SessionEndedError"
 
 
 async def test_bad_arguments_for_what_a_flow_can_do(nodes: FlowNodes) -> None:
     @flow
-    async def clumsy(flow: Flow) -> list[str]:
+    async def clumsy(ctx: FlowContext) -> list[str]:
         async def sleep_back() -> None:
-            await flow.sleep(-1)
+            await ctx.sleep(-1)
 
         async def open_nobody() -> None:
-            flow.open("")
+            ctx.open_session("")
 
         async def send_a_file() -> None:
-            await flow.open("beta").send(object())
+            await ctx.open_session("beta").send(object())
 
         seen = []
         for attempt in (sleep_back, open_nobody, send_a_file):
@@ -186,7 +195,7 @@ async def test_bad_arguments_for_what_a_flow_can_do(nodes: FlowNodes) -> None:
                 await attempt()
             except (ConfigError, UsageError, TypeError, ValueError) as error:
                 seen.append(str(error))
-        return [*seen, await flow.step(str, "after")]
+        return [*seen, await ctx.step(str, "after")]
 
     asleep, nobody, file, after = await nodes.run(clumsy)
     assert "-1 is no number of seconds from 0 on" in asleep
@@ -197,13 +206,13 @@ async def test_bad_arguments_for_what_a_flow_can_do(nodes: FlowNodes) -> None:
 
 async def test_a_responder_cannot_begin_anew(nodes: FlowNodes) -> None:
     @flow
-    async def ask(flow: Flow, peer: str) -> str:
-        return await flow.open(peer).send_and_receive("x", str)
+    async def ask(ctx: FlowContext, peer: str) -> str:
+        return await ctx.open_session(peer).send_and_receive("x", str)
 
-    @responds_to(ask)
-    async def again(flow: Flow, session: Session) -> None:
+    @responder(ask)
+    async def again(ctx: FlowContext, session: FlowSession) -> None:
         try:
-            flow.continue_as_new(await session.receive(str))
+            ctx.continue_as_new(await session.receive(str))
         except UsageError as error:
             await session.send(str(error))
 
@@ -213,14 +222,14 @@ async def test_a_responder_cannot_begin_anew(nodes: FlowNodes) -> None:
 
 
 async def test_a_step_runs_another_flow_and_waits_for_it(nodes: FlowNodes) -> None:
-    async def run_fine(step_id: str) -> str:
+    async def run_fine(step_id: StepId = INJECTED) -> str:
         # Once, however often this function is called.
-        handle = await alpha.flows.begin_as(step_id, fine)
+        handle = await alpha.flows.start_flow_with_id(step_id, fine)
         return await handle.result(DEADLINE_S)
 
     @flow
-    async def outer(flow: Flow) -> str:
-        return await flow.step(run_fine)
+    async def outer(ctx: FlowContext) -> str:
+        return await ctx.step(run_fine)
 
     alpha = await nodes.start("alpha", fine, outer)
     assert await alpha.run(outer) == "fine"
@@ -228,9 +237,9 @@ async def test_a_step_runs_another_flow_and_waits_for_it(nodes: FlowNodes) -> No
 
 async def test_a_query_that_raises_concerns_only_who_asked(nodes: FlowNodes) -> None:
     @flow
-    async def wait(flow: Flow) -> int:
-        flow.answer("bad", lambda: 1 // 0)
-        return await flow.signal("go", int)
+    async def wait(ctx: FlowContext) -> int:
+        ctx.set_query_handler("bad", lambda: 1 // 0)
+        return await ctx.wait_for_signal("go", int)
 
     alpha, handle = await nodes.begin(wait)
     with pytest.raises(ZeroDivisionError):
@@ -247,19 +256,19 @@ async def test_values_and_errors_that_are_hard_to_write_down(nodes: FlowNodes) -
         raise ValueError("half of a character: \ud800")
 
     @flow
-    async def work(flow: Flow) -> list[str]:
-        flow.progress("half of a character: \ud800")
+    async def work(ctx: FlowContext) -> list[str]:
+        ctx.set_progress("half of a character: \ud800")
         seen = []
         for function in (lambda: "\ud800", lambda: 1 << 70, fail_twice, fail_oddly):
             try:
-                await flow.step(function, name="odd")
+                await ctx.step.with_options(name="odd")(function)
             except Exception as error:
                 seen.append(type(error).__name__)
         return seen
 
     seen = await nodes.run(work)
-    assert seen[:3] == ["Unrecordable", "Unrecordable", "StepFailed"]
-    assert seen[3] in ("ValueError", "StepFailed")
+    assert seen[:3] == ["SerializationError", "SerializationError", "StepFailedError"]
+    assert seen[3] in ("ValueError", "StepFailedError")
 
 
 async def test_a_flow_error_that_cannot_be_made_again_is_still_one(nodes: FlowNodes) -> None:
@@ -267,12 +276,12 @@ async def test_a_flow_error_that_cannot_be_made_again_is_still_one(nodes: FlowNo
         raise Fussy(reason="of the step")
 
     @flow
-    async def fail_in_step(flow: Flow) -> None:
-        await flow.step(fuss)
+    async def fail_in_step(ctx: FlowContext) -> None:
+        await ctx.step(fuss)
 
     @flow
-    async def fail_in_code(flow: Flow) -> None:
-        await flow.step(str, 1)
+    async def fail_in_code(ctx: FlowContext) -> None:
+        await ctx.step(str, 1)
         raise Fussy(reason="of the code")
 
     alpha = await nodes.start("alpha", fail_in_step, fail_in_code)
@@ -280,27 +289,27 @@ async def test_a_flow_error_that_cannot_be_made_again_is_still_one(nodes: FlowNo
         handle = await alpha.begin(definition)
         with pytest.raises(FlowError, match=f"because {text}"):
             await handle.result(DEADLINE_S)
-        assert (await alpha.flows.show(handle.id)).status is Status.FAILED
+        assert (await alpha.flows.show(handle.id)).status is FlowStatus.FAILED
 
 
 async def test_a_session_of_another_flow_cannot_be_used(nodes: FlowNodes) -> None:
-    lent: list[Session] = []
+    lent: list[FlowSession] = []
 
     @flow
-    async def lends(flow: Flow) -> str:
-        flow.open("alpha")
-        session = flow.open("alpha")
+    async def lends(ctx: FlowContext) -> str:
+        ctx.open_session("alpha")
+        session = ctx.open_session("alpha")
         await session.send("lent")
         lent.append(session)
-        await flow.signal("go", bool)
+        await ctx.wait_for_signal("go", bool)
         return await session.receive(str)
 
-    @responds_to(lends)
-    async def echoes(flow: Flow, session: Session) -> None:
+    @responder(lends)
+    async def echoes(ctx: FlowContext, session: FlowSession) -> None:
         await session.send(await session.receive(str))
 
     @flow
-    async def borrows(flow: Flow) -> list[str]:
+    async def borrows(ctx: FlowContext) -> list[str]:
         errors = []
         for use in (lent[0].send("stolen"), lent[0].receive(str), lent[0].close()):
             try:
@@ -313,7 +322,7 @@ async def test_a_session_of_another_flow_cannot_be_used(nodes: FlowNodes) -> Non
     handle = await alpha.begin(lends)
     errors = await alpha.run(borrows)
     assert len(errors) == 3
-    assert all("belongs to another flow" in it for it in errors)
+    assert all("another flow or an earlier run opened it" in it for it in errors)
     await alpha.flows.signal(handle.id, "go", True)
     assert await alpha.result(handle.id) == "lent"
     assert await alpha.run(fine) == "fine"
@@ -322,11 +331,11 @@ async def test_a_session_of_another_flow_cannot_be_used(nodes: FlowNodes) -> Non
 @pytest.mark.parametrize("depth", [50, 1_200])
 async def test_subflows_within_subflows(nodes: FlowNodes, depth: int) -> None:
     @flow
-    async def deep(flow: Flow, left: int) -> int:
+    async def deep(ctx: FlowContext, left: int) -> int:
         if left == 0:
-            await flow.signal("go", bool)
-            return await flow.step(int, 7)
-        return await flow.call(deep, left - 1)
+            await ctx.wait_for_signal("go", bool)
+            return await ctx.step(int, 7)
+        return await ctx.run_subflow(deep, left - 1)
 
     alpha, handle = await nodes.begin(deep, depth)
     await alpha.restart_flows()
@@ -343,8 +352,11 @@ async def test_an_object_that_can_be_called_and_not_hashed(nodes: FlowNodes) -> 
             return number + self.amount
 
     @flow
-    async def adds(flow: Flow) -> list[object]:
-        return [await flow.step(Adder(3), 4), await flow.step(Adder(4), 4, name="more")]
+    async def adds(ctx: FlowContext) -> list[object]:
+        return [
+            await ctx.step(Adder(3), 4),
+            await ctx.step.with_options(name="more")(Adder(4), 4),
+        ]
 
     alpha, handle = await nodes.begin(adds)
     assert await alpha.result(handle.id) == [7, 8]

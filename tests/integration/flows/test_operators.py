@@ -8,31 +8,33 @@ import pytest
 
 from postroad.core.errors import UsageError
 from postroad.flows import (
-    Flow,
-    FlowKilled,
-    NoSuchFlow,
-    PeerFailed,
-    Session,
-    Status,
+    INJECTED,
+    FlowContext,
+    FlowKilledError,
+    FlowNotFoundError,
+    FlowSession,
+    FlowStatus,
+    PeerFlowFailedError,
+    StepId,
     flow,
-    responds_to,
+    responder,
 )
-from postroad.flows.head import parse_id
+from postroad.flows.head import parse_flow_id
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNodes
 
 
 @flow
-async def count_down(flow: Flow, peer: str, count: int) -> int:
-    session = flow.open(peer)
+async def count_down(ctx: FlowContext, peer: str, count: int) -> int:
+    session = ctx.open_session(peer)
     for number in range(count, 0, -1):
         await session.send(number)
-        await flow.signal("next", bool)
+        await ctx.wait_for_signal("next", bool)
     return await session.receive(int)
 
 
-@responds_to(count_down)
-async def add_up(flow: Flow, session: Session) -> int:
+@responder(count_down)
+async def add_up(ctx: FlowContext, session: FlowSession) -> int:
     numbers: list[int] = []
     while not numbers or numbers[-1] > 1:
         numbers.append(await session.receive(int))
@@ -41,38 +43,38 @@ async def add_up(flow: Flow, session: Session) -> int:
 
 
 @flow
-async def wait_for_go(flow: Flow) -> int:
-    return await flow.signal("go", int)
+async def wait_for_go(ctx: FlowContext) -> int:
+    return await ctx.wait_for_signal("go", int)
 
 
 async def test_a_killed_flow_tells_its_client_and_its_peer(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(count_down, add_up)
     handle = await alpha.begin(count_down, "beta", 3)
-    (adding,) = await beta.until_listed("add_up", Status.RUNNING)
+    (adding,) = await beta.until_listed("add_up", FlowStatus.RUNNING)
     await alpha.flows.kill(handle.id, "changed my mind")
-    with pytest.raises(FlowKilled, match="changed my mind"):
+    with pytest.raises(FlowKilledError, match="changed my mind"):
         await handle.result(DEADLINE_S)
-    failed = await beta.until(adding.id, Status.FAILED)
+    failed = await beta.until(adding.id, FlowStatus.FAILED)
     killed = await alpha.flows.show(handle.id)
-    assert (killed.status, killed.error) == (Status.KILLED, "FlowKilled: changed my mind")
+    assert (killed.status, killed.error) == (FlowStatus.KILLED, "FlowKilledError: changed my mind")
     assert failed.error_id == killed.error_id
     # What an operator says is nothing for others.
     assert "changed my mind" not in str(failed.error)
     with pytest.raises(UsageError, match="has ended: it is killed"):
         await alpha.flows.kill(handle.id)
     await alpha.restart()
-    with pytest.raises(FlowKilled, match="changed my mind"):
+    with pytest.raises(FlowKilledError, match="changed my mind"):
         await alpha.result(handle.id)
 
 
 async def test_a_killed_responder_tells_its_initiator(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(count_down, add_up)
     handle = await alpha.begin(count_down, "beta", 2)
-    (adding,) = await beta.until_listed("add_up", Status.RUNNING)
+    (adding,) = await beta.until_listed("add_up", FlowStatus.RUNNING)
     await beta.flows.kill(adding.id)
     for _ in range(2):
         await alpha.flows.signal(handle.id, "next", True)
-    with pytest.raises(PeerFailed) as caught:
+    with pytest.raises(PeerFlowFailedError) as caught:
         await handle.result(DEADLINE_S)
     assert caught.value.kind is None
     assert caught.value.error_id == (await beta.flows.show(adding.id)).error_id
@@ -89,8 +91,8 @@ async def test_killing_stops_functions(nodes: FlowNodes) -> None:
             ended.set()
 
     @flow
-    async def stuck(flow: Flow) -> None:
-        await flow.step(hang)
+    async def stuck(ctx: FlowContext) -> None:
+        await ctx.step(hang)
 
     alpha, handle = await nodes.begin(stuck)
     async with asyncio.timeout(10):
@@ -102,13 +104,13 @@ async def test_killing_stops_functions(nodes: FlowNodes) -> None:
 async def test_what_is_said_to_a_paused_flow_is_kept_in_order(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(count_down, add_up)
     handle = await alpha.begin(count_down, "beta", 5)
-    (adding,) = await beta.until_listed("add_up", Status.RUNNING)
+    (adding,) = await beta.until_listed("add_up", FlowStatus.RUNNING)
     await beta.flows.pause(adding.id)
     for _ in range(3):
         await alpha.flows.signal(handle.id, "next", True)
-    assert (await beta.until(adding.id, Status.PAUSED)).status is Status.PAUSED
+    assert (await beta.until(adding.id, FlowStatus.PAUSED)).status is FlowStatus.PAUSED
     await beta.restart()
-    assert (await beta.flows.show(adding.id)).status is Status.PAUSED
+    assert (await beta.flows.show(adding.id)).status is FlowStatus.PAUSED
     for _ in range(2):
         await alpha.flows.signal(handle.id, "next", True)
     with pytest.raises(TimeoutError):
@@ -125,16 +127,16 @@ async def test_a_paused_flow_sleeps_on(nodes: FlowNodes) -> None:
     calls: list[str] = []
 
     @flow
-    async def nap(flow: Flow) -> str:
-        await flow.sleep(NAP_S)
-        await flow.step(calls.append, "awake")
+    async def nap(ctx: FlowContext) -> str:
+        await ctx.sleep(NAP_S)
+        await ctx.step(calls.append, "awake")
         return "rested"
 
     alpha, handle = await nodes.begin(nap)
     await alpha.flows.pause(handle.id)
     # Nothing tells that a paused flow did not wake.
     await asyncio.sleep(NAP_S + 0.1)
-    assert (await alpha.flows.show(handle.id)).status is Status.PAUSED
+    assert (await alpha.flows.show(handle.id)).status is FlowStatus.PAUSED
     assert calls == []
     await alpha.flows.resume(handle.id)
     assert await handle.result(DEADLINE_S) == "rested"
@@ -157,18 +159,18 @@ async def test_what_cannot_happen_to_a_flow_now(nodes: FlowNodes) -> None:
     for operation in (alpha.flows.retry, alpha.flows.pause, alpha.flows.resume):
         with pytest.raises(UsageError, match="has ended: it is done"):
             await operation(handle.id)
-    with pytest.raises(NoSuchFlow, match="no flow 0000000000000001 is known here"):
+    with pytest.raises(FlowNotFoundError, match="no flow 0000000000000001 is known here"):
         await alpha.flows.pause("0000000000000001")
 
 
 async def test_signals_before_and_after_they_are_asked_for(nodes: FlowNodes) -> None:
     @flow
-    async def listen(flow: Flow) -> list[object]:
-        await flow.signal("begin", bool)
-        seen: list[object] = [await flow.signal("number", int) for _ in range(4)]
-        seen.append(await flow.signal("text", str))
+    async def listen(ctx: FlowContext) -> list[object]:
+        await ctx.wait_for_signal("begin", bool)
+        seen: list[object] = [await ctx.wait_for_signal("number", int) for _ in range(4)]
+        seen.append(await ctx.wait_for_signal("text", str))
         try:
-            await flow.signal("number", int, timeout=0.02)
+            await ctx.wait_for_signal("number", int, timeout=0.02)
         except TimeoutError as error:
             seen.append(type(error).__name__)
         return seen
@@ -183,17 +185,17 @@ async def test_signals_before_and_after_they_are_asked_for(nodes: FlowNodes) -> 
     await alpha.flows.signal(handle.id, "begin", True)
     await alpha.flows.resume(handle.id)
     await alpha.flows.signal(handle.id, "number", 4)
-    assert await alpha.result(handle.id) == [1, 2, 3, 4, "early", "FlowTimeout"]
+    assert await alpha.result(handle.id) == [1, 2, 3, 4, "early", "FlowTimeoutError"]
     assert await alpha.rows("SELECT COUNT(*) FROM postroad_flow_mail") == [(0,)]
 
 
 async def test_queries_are_answered_by_the_code(nodes: FlowNodes) -> None:
     @flow
-    async def collect(flow: Flow) -> list[int]:
+    async def collect(ctx: FlowContext) -> list[int]:
         numbers: list[int] = []
-        flow.answer("numbers", lambda: list(numbers))
-        flow.answer("count", lambda: len(numbers))
-        while (number := await flow.signal("number", int)) > 0:
+        ctx.set_query_handler("numbers", lambda: list(numbers))
+        ctx.set_query_handler("count", lambda: len(numbers))
+        while (number := await ctx.wait_for_signal("number", int)) > 0:
             numbers.append(number)
         return numbers
 
@@ -214,13 +216,13 @@ async def test_queries_are_answered_by_the_code(nodes: FlowNodes) -> None:
 
 async def test_a_flow_that_is_paused_before_it_can_answer(nodes: FlowNodes) -> None:
     @flow
-    async def waits(flow: Flow) -> str:
-        return await flow.signal("go", str)
+    async def waits(ctx: FlowContext) -> str:
+        return await ctx.wait_for_signal("go", str)
 
     alpha, handle = await nodes.begin(waits)
     await alpha.flows.pause(handle.id)
     with pytest.raises(UsageError, match="is paused: it does not run"):
-        await asyncio.wait_for(alpha.flows.engine.pin(parse_id(handle.id)), DEADLINE_S)
+        await asyncio.wait_for(alpha.flows.engine.pin(parse_flow_id(handle.id)), DEADLINE_S)
     await alpha.flows.resume(handle.id)
     await alpha.flows.signal(handle.id, "go", "gone")
     assert await alpha.result(handle.id) == "gone"
@@ -234,12 +236,12 @@ async def test_a_flow_is_begun_anew_from_one_of_its_steps(nodes: FlowNodes) -> N
         return f"{name} {len(calls)}"
 
     @flow
-    async def work(flow: Flow, peer: str) -> list[str]:
-        done = [await flow.step(call, name) for name in ("first", "second", "third")]
-        return [*done, await flow.open(peer).send_and_receive("x", str)]
+    async def work(ctx: FlowContext, peer: str) -> list[str]:
+        done = [await ctx.step(call, name) for name in ("first", "second", "third")]
+        return [*done, await ctx.open_session(peer).send_and_receive("x", str)]
 
-    @responds_to(work)
-    async def reply(flow: Flow, session: Session) -> None:
+    @responder(work)
+    async def reply(ctx: FlowContext, session: FlowSession) -> None:
         await session.send(await session.receive(str))
 
     alpha, beta = await nodes.pair(work, reply)
@@ -250,7 +252,7 @@ async def test_a_flow_is_begun_anew_from_one_of_its_steps(nodes: FlowNodes) -> N
     assert await alpha.result(other) == ["first 1", "second 2", "third 4", "x"]
     assert calls == ["first", "second", "third", "third"]
     assert await handle.result(DEADLINE_S) == ["first 1", "second 2", "third 3", "x"]
-    replies = await beta.until_listed("reply", Status.DONE, 2)
+    replies = await beta.until_listed("reply", FlowStatus.COMPLETED, 2)
     with pytest.raises(UsageError, match=r"step 3 of flow .* is 3 send\(beta\): a session cannot"):
         await alpha.flows.fork(handle.id, 4)
     with pytest.raises(UsageError, match="has steps 0 to 4: there is no 9"):
@@ -262,21 +264,21 @@ async def test_a_flow_is_begun_anew_from_one_of_its_steps(nodes: FlowNodes) -> N
 async def test_a_flow_begins_anew_with_other_arguments(nodes: FlowNodes) -> None:
     ids: list[str] = []
 
-    def note(step_id: str) -> None:
+    def note(step_id: StepId = INJECTED) -> None:
         ids.append(step_id)
 
     @flow
-    async def rounds(flow: Flow, peer: str, left: int, total: int = 0) -> int:
-        await flow.step(note)
-        session = flow.open(peer)
+    async def rounds(ctx: FlowContext, peer: str, left: int, total: int = 0) -> int:
+        await ctx.step(note)
+        session = ctx.open_session(peer)
         total += await session.send_and_receive(left, int)
-        total += await flow.signal("bonus", int)
+        total += await ctx.wait_for_signal("bonus", int)
         if left:
-            flow.continue_as_new(peer, left - 1, total=total)
+            ctx.continue_as_new(peer, left - 1, total=total)
         return total
 
-    @responds_to(rounds)
-    async def reply(flow: Flow, session: Session) -> None:
+    @responder(rounds)
+    async def reply(ctx: FlowContext, session: FlowSession) -> None:
         await session.send(10 * await session.receive(int))
 
     alpha, beta = await nodes.pair(rounds, reply)
@@ -288,14 +290,14 @@ async def test_a_flow_begins_anew_with_other_arguments(nodes: FlowNodes) -> None
     assert shown.run == 4
     assert ids == [f"alpha/{handle.id}/{run}/0" for run in range(1, 5)]
     assert len(await alpha.flows.history(handle.id)) == 4
-    await beta.until_listed("reply", Status.DONE, 4)
+    await beta.until_listed("reply", FlowStatus.COMPLETED, 4)
 
 
 async def test_a_flow_that_never_ends_survives_restarts(nodes: FlowNodes) -> None:
     @flow
-    async def forever(flow: Flow, count: int) -> int:
-        if await flow.signal("tick", bool):
-            flow.continue_as_new(count + 1)
+    async def forever(ctx: FlowContext, count: int) -> int:
+        if await ctx.wait_for_signal("tick", bool):
+            ctx.continue_as_new(count + 1)
         return count
 
     alpha, handle = await nodes.begin(forever, 0)

@@ -1,17 +1,24 @@
-"""What a step or block did cannot be committed: it has failed, like with any other error of it."""
+"""What a step did cannot be committed: it has failed, like with any other error of it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
 from postroad.core.errors import IdempotencyConflictError, UsageError
 from postroad.durable import PostgresStore, Transaction
-from postroad.flows import Flow, FlowsConfig, Retry, Status, flow
+from postroad.flows import (
+    INJECTED,
+    FlowContext,
+    FlowsConfig,
+    FlowStatus,
+    RetryPolicy,
+    StoreConnection,
+    flow,
+)
 from tests.support.flows.nodes import FlowNodes
 from tests.support.servers.postgres import fresh_database
 
@@ -20,7 +27,7 @@ TABLES = (
     "CREATE TABLE child (id BIGINT REFERENCES parent DEFERRABLE INITIALLY DEFERRED)",
     "CREATE TABLE tries (number BIGINT)",
 )
-SOON = Retry(attempts=3, first_s=0.001, max_s=0.004)
+SOON = RetryPolicy(max_attempts=3, initial_delay_s=0.001, max_delay_s=0.004)
 
 tried: list[int] = []
 
@@ -52,89 +59,55 @@ async def on_sqlite(tmp_path: Path) -> AsyncIterator[FlowNodes]:
         await nodes.stop()
 
 
-async def create(tx: Transaction) -> None:
+async def create(tx: Transaction = INJECTED) -> None:
     for statement in TABLES:
         await tx.execute(statement)
 
 
-async def adopt(number: int, tx: Transaction) -> None:
+async def adopt(number: int, tx: Transaction = INJECTED) -> None:
     tried.append(number)
     await tx.execute(f"INSERT INTO child VALUES ({number})")
 
 
-def adopt_plainly(number: int, connection: Any) -> None:
+def adopt_plainly(number: int, connection: StoreConnection = INJECTED) -> None:
     tried.append(number)
     connection.execute(f"INSERT INTO child VALUES ({number})")
 
 
-async def bear(number: int, tx: Transaction) -> None:
+async def bear(number: int, tx: Transaction = INJECTED) -> None:
     await tx.execute(f"INSERT INTO parent VALUES ({number})")
 
 
 @flow
-async def adopt_in_steps(flow: Flow) -> list[str]:
-    await flow.step(create)
+async def adopt_in_steps(ctx: FlowContext) -> list[str]:
+    await ctx.step(create)
     seen = []
     for function in (adopt, adopt_plainly):
         try:
-            await flow.step(function, 1, retry=SOON)
+            await ctx.step.with_options(retry=SOON)(function, 1)
         except psycopg.errors.ForeignKeyViolation as error:
             seen.append(type(error).__name__)
-    await flow.step(bear, 1)
-    await flow.step(adopt, 1)
+    await ctx.step(bear, 1)
+    await ctx.step(adopt, 1)
     return seen
 
 
 @flow
-async def adopt_in_block(flow: Flow) -> list[str]:
-    await flow.step(create)
-    seen = []
-    try:
-        async with flow.transaction() as tx:
-            await tx.execute("INSERT INTO tries VALUES (1)")
-            await tx.execute("INSERT INTO child VALUES (1)")
-    except psycopg.errors.ForeignKeyViolation as error:
-        seen.append(type(error).__name__)
-    async with flow.transaction() as tx:
-        await tx.execute("INSERT INTO child VALUES (1)")
-        await tx.execute("INSERT INTO parent VALUES (1)")
-    await flow.signal("go", bool)
-    return seen
-
-
-@flow
-async def adopt_without_care(flow: Flow, way: str) -> None:
-    await flow.step(create)
-    if way == "step":
-        await flow.step(adopt, 1)
-    else:
-        async with flow.transaction() as tx:
-            await tx.execute("INSERT INTO child VALUES (1)")
+async def adopt_without_care(ctx: FlowContext) -> None:
+    await ctx.step(create)
+    await ctx.step(adopt, 1)
 
 
 async def test_deferred_constraint_fails_a_step_after_its_attempts(on_postgres: FlowNodes) -> None:
     alpha = await on_postgres.start("alpha", adopt_in_steps)
     assert await alpha.run(adopt_in_steps) == ["ForeignKeyViolation"] * 2
-    assert len(tried) == 2 * SOON.attempts + 1
+    assert len(tried) == 2 * SOON.max_attempts + 1
     assert await alpha.rows("SELECT id FROM child") == [(1,)]
 
 
-async def test_deferred_constraint_fails_a_block(on_postgres: FlowNodes) -> None:
-    alpha, handle = await on_postgres.begin(adopt_in_block)
-    await alpha.until_steps(handle.id, 3)
-    await alpha.restart()
-    await alpha.flows.signal(handle.id, "go", True)
-    assert await alpha.result(handle.id) == ["ForeignKeyViolation"]
-    assert await alpha.rows("SELECT id FROM child") == [(1,)]
-    assert await alpha.rows("SELECT * FROM tries") == []
-
-
-@pytest.mark.parametrize("where", ["step", "block"])
-async def test_flow_that_broke_a_constraint_can_be_tried_again(
-    on_postgres: FlowNodes, where: str
-) -> None:
-    alpha, handle = await on_postgres.begin(adopt_without_care, where)
-    view = await alpha.until(handle.id, Status.PARKED)
+async def test_flow_that_broke_a_constraint_can_be_tried_again(on_postgres: FlowNodes) -> None:
+    alpha, handle = await on_postgres.begin(adopt_without_care)
+    view = await alpha.until(handle.id, FlowStatus.PARKED)
     assert "ForeignKeyViolation" in str(view.error)
     async with alpha.station.mail.transaction() as tx:
         await tx.execute("INSERT INTO parent VALUES (1)")
@@ -143,15 +116,15 @@ async def test_flow_that_broke_a_constraint_can_be_tried_again(
     assert await alpha.rows("SELECT id FROM child") == [(1,)]
 
 
-async def post_twice(tx: Transaction) -> None:
-    tx.post("alpha", "orders", b"one", idempotency_key="k")
-    tx.post("alpha", "orders", b"another", idempotency_key="k")
+async def post_twice(tx: Transaction = INJECTED) -> None:
+    tx.send("orders", b"one", to="alpha", idempotency_key="k")
+    tx.send("orders", b"another", to="alpha", idempotency_key="k")
 
 
 @flow
-async def post_in_conflict(flow: Flow) -> str:
+async def post_in_conflict(ctx: FlowContext) -> str:
     try:
-        await flow.step(post_twice)
+        await ctx.step(post_twice)
     except IdempotencyConflictError as error:
         return type(error).__name__
     return "nothing"
@@ -162,7 +135,7 @@ async def test_conflict_of_posts_fails_a_step(nodes: FlowNodes) -> None:
     assert await alpha.run(post_in_conflict) == "IdempotencyConflictError"
 
 
-async def undo_everything(tx: Transaction) -> None:
+async def undo_everything(tx: Transaction = INJECTED) -> None:
     await tx.execute("CREATE TABLE things (id INTEGER UNIQUE ON CONFLICT ROLLBACK)")
     await tx.execute("INSERT INTO things VALUES (1)")
     try:
@@ -172,15 +145,14 @@ async def undo_everything(tx: Transaction) -> None:
 
 
 @flow
-async def undo_in_block(flow: Flow) -> str:
+async def undo_in_step(ctx: FlowContext) -> str:
     try:
-        async with flow.transaction() as tx:
-            await undo_everything(tx)  # type: ignore[arg-type]  # It has the same method.
+        await ctx.step(undo_everything)
     except UsageError as error:
         return str(error)
     return "nothing"
 
 
-async def test_statement_that_undoes_the_commit_fails_its_block(on_sqlite: FlowNodes) -> None:
-    alpha = await on_sqlite.start("alpha", undo_in_block)
-    assert "has undone" in await alpha.run(undo_in_block)
+async def test_statement_that_undoes_the_commit_fails_its_step(on_sqlite: FlowNodes) -> None:
+    alpha = await on_sqlite.start("alpha", undo_in_step)
+    assert "has undone" in await alpha.run(undo_in_step)

@@ -8,64 +8,74 @@ import random
 import pytest
 
 from postroad.durable import Transaction
-from postroad.flows import Flow, Retry, Session, SessionEnded, Status, flow, responds_to
+from postroad.flows import (
+    INJECTED,
+    FlowContext,
+    FlowSession,
+    FlowStatus,
+    RetryPolicy,
+    SessionEndedError,
+    StepId,
+    flow,
+    responder,
+)
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_pairs import until_empty
 from tests.support.flows.nodes import FlowNodes
 
-SOON = Retry(attempts=20, first_s=0.001, max_s=0.01)
+SOON = RetryPolicy(max_attempts=20, initial_delay_s=0.001, max_delay_s=0.01)
 
 
-async def create_books(tx: Transaction) -> None:
+async def create_books(tx: Transaction = INJECTED) -> None:
     await tx.execute("CREATE TABLE books (amount INTEGER, step TEXT)")
 
 
-async def book(amount: int, tx: Transaction, step_id: str) -> None:
+async def book(amount: int, tx: Transaction = INJECTED, step_id: StepId = INJECTED) -> None:
     await tx.execute(f"INSERT INTO books VALUES ({amount}, '{step_id}')")
 
 
 @flow
-async def open_books(flow: Flow) -> None:
-    await flow.step(create_books)
+async def open_books(ctx: FlowContext) -> None:
+    await ctx.step(create_books)
 
 
 @flow
-async def trade(flow: Flow, buyer: str, bank: str, items: int) -> list[int]:
+async def trade(ctx: FlowContext, buyer: str, bank: str, items: int) -> list[int]:
     """Sells items one by one, each paid through the bank."""
-    session = flow.open(buyer)
+    session = ctx.open_session(buyer)
     paid = []
     for item in range(items):
         price = await session.send_and_receive(item, int)
-        await flow.gather(flow.step(book, price), flow.sleep(0.001))
-        name, _ = await flow.select(paid=flow.call(collect, bank, price), late=flow.sleep(1000))
+        await ctx.gather(ctx.step(book, price), ctx.sleep(0.001))
+        name, _ = await ctx.select(paid=ctx.run_subflow(collect, bank, price), late=ctx.sleep(1000))
         assert name == "paid"
         paid.append(price)
     return paid
 
 
-@responds_to(trade)
-async def purchase(flow: Flow, session: Session) -> int:
+@responder(trade)
+async def purchase(ctx: FlowContext, session: FlowSession) -> int:
     bought = 0
     while True:
         try:
             item = await session.receive(int)
-        except SessionEnded:
+        except SessionEndedError:
             return bought
         price = 10 * (item + 1)
-        await flow.step(book, -price)
+        await ctx.step(book, -price)
         await session.send(price)
         bought += 1
 
 
 @flow
-async def collect(flow: Flow, bank: str, amount: int) -> int:
-    return await flow.open(bank).send_and_receive(amount, int)
+async def collect(ctx: FlowContext, bank: str, amount: int) -> int:
+    return await ctx.open_session(bank).send_and_receive(amount, int)
 
 
-@responds_to(collect)
-async def transfer(flow: Flow, session: Session) -> None:
+@responder(collect)
+async def transfer(ctx: FlowContext, session: FlowSession) -> None:
     amount = await session.receive(int)
-    await flow.step(book, amount)
+    await ctx.step(book, amount)
     await session.send(amount)
 
 
@@ -83,7 +93,7 @@ async def test_all_nodes_are_stopped_and_started_all_the_time(nodes: FlowNodes) 
         await (unlucky.restart() if chance.random() < 0.3 else unlucky.restart_flows())
     for handle in handles:
         assert await alpha.result(handle.id) == [10, 20, 30, 40, 50, 60]
-    for view in await beta.until_listed("purchase", Status.DONE, 5):
+    for view in await beta.until_listed("purchase", FlowStatus.COMPLETED, 5):
         assert await beta.result(view.id) == 6
     for node, sign in ((alpha, 1), (beta, -1), (gamma, 1)):
         rows = await node.rows("SELECT amount, step FROM books")
@@ -96,14 +106,14 @@ async def test_all_nodes_are_stopped_and_started_all_the_time(nodes: FlowNodes) 
 
 async def test_a_sleep_goes_on_while_the_node_is_down(nodes: FlowNodes) -> None:
     @flow
-    async def nap(flow: Flow) -> list[float]:
-        before = flow.now()
-        await flow.sleep(0.1)
-        return [(flow.now() - before).total_seconds()]
+    async def nap(ctx: FlowContext) -> list[float]:
+        before = ctx.now()
+        await ctx.sleep(0.1)
+        return [(ctx.now() - before).total_seconds()]
 
     @flow
-    async def nap_long(flow: Flow) -> None:
-        await flow.sleep(1000)
+    async def nap_long(ctx: FlowContext) -> None:
+        await ctx.sleep(1000)
 
     alpha = await nodes.start("alpha", nap, nap_long)
     handle, other = await alpha.begin(nap), await alpha.begin(nap_long)
@@ -113,7 +123,7 @@ async def test_a_sleep_goes_on_while_the_node_is_down(nodes: FlowNodes) -> None:
     (slept,) = await alpha.result(handle.id)
     assert slept >= 0.1
     shown = await alpha.flows.show(other.id)
-    assert shown.status is Status.RUNNING
+    assert shown.status is FlowStatus.RUNNING
     assert shown.wakes_at == pytest.approx(shown.started_at + 1000, abs=1)
 
 
@@ -122,7 +132,7 @@ async def test_a_function_that_ran_when_the_node_stopped_is_run_again(nodes: Flo
     ended: list[str] = []
     has_begun = asyncio.Event()
 
-    async def work(step_id: str) -> int:
+    async def work(step_id: StepId = INJECTED) -> int:
         calls.append(step_id)
         has_begun.set()
         if len(calls) == 1:
@@ -133,8 +143,8 @@ async def test_a_function_that_ran_when_the_node_stopped_is_run_again(nodes: Flo
         return len(calls)
 
     @flow
-    async def job(flow: Flow) -> int:
-        return await flow.step(work)
+    async def job(ctx: FlowContext) -> int:
+        return await ctx.step(work)
 
     alpha, handle = await nodes.begin(job)
     await has_begun.wait()
@@ -151,15 +161,15 @@ async def test_a_function_that_ran_when_the_node_stopped_is_run_again(nodes: Flo
 
 async def test_a_peer_that_is_away_gets_everything_later(nodes: FlowNodes) -> None:
     @flow
-    async def send_all(flow: Flow, peer: str) -> list[int]:
-        session = flow.open(peer)
+    async def send_all(ctx: FlowContext, peer: str) -> list[int]:
+        session = ctx.open_session(peer)
         for number in range(10):
             await session.send(number)
-            await flow.sleep(0.001)
+            await ctx.sleep(0.001)
         return await session.receive(list[int])
 
-    @responds_to(send_all)
-    async def receive_all(flow: Flow, session: Session) -> None:
+    @responder(send_all)
+    async def receive_all(ctx: FlowContext, session: FlowSession) -> None:
         await session.send([await session.receive(int) for _ in range(10)])
 
     alpha, beta = await nodes.pair(send_all, receive_all)
@@ -174,11 +184,11 @@ async def test_a_peer_that_is_away_gets_everything_later(nodes: FlowNodes) -> No
 
 async def test_only_flows_are_stopped_and_the_mail_goes_on(nodes: FlowNodes) -> None:
     @flow
-    async def ask(flow: Flow, peer: str) -> str:
-        return await flow.open(peer).send_and_receive("x", str)
+    async def ask(ctx: FlowContext, peer: str) -> str:
+        return await ctx.open_session(peer).send_and_receive("x", str)
 
-    @responds_to(ask)
-    async def reply(flow: Flow, session: Session) -> None:
+    @responder(ask)
+    async def reply(ctx: FlowContext, session: FlowSession) -> None:
         await session.send(await session.receive(str) * 2)
 
     alpha, beta = await nodes.pair(ask, reply)
@@ -191,8 +201,8 @@ async def test_only_flows_are_stopped_and_the_mail_goes_on(nodes: FlowNodes) -> 
 
 async def test_the_same_flows_can_be_started_again(nodes: FlowNodes) -> None:
     @flow
-    async def one(flow: Flow) -> int:
-        return await flow.step(lambda: 1)
+    async def one(ctx: FlowContext) -> int:
+        return await ctx.step(lambda: 1)
 
     alpha = await nodes.start("alpha", one)
     assert await alpha.run(one) == 1
@@ -205,8 +215,8 @@ async def test_the_same_flows_can_be_started_again(nodes: FlowNodes) -> None:
 
 async def test_a_stop_whose_caller_gives_up_comes_to_its_end(nodes: FlowNodes) -> None:
     @flow
-    async def wait(flow: Flow) -> str:
-        return await flow.signal("go", str)
+    async def wait(ctx: FlowContext) -> str:
+        return await ctx.wait_for_signal("go", str)
 
     alpha, handle = await nodes.begin(wait)
     for ticks in range(6):
@@ -219,4 +229,4 @@ async def test_a_stop_whose_caller_gives_up_comes_to_its_end(nodes: FlowNodes) -
         await alpha.flows.stop()
         await alpha.start_flows()
     await alpha.flows.signal(handle.id, "go", "on")
-    assert await (await alpha.flows.handle(handle.id)).result(DEADLINE_S) == "on"
+    assert await (await alpha.flows.get_handle(handle.id)).result(DEADLINE_S) == "on"

@@ -15,9 +15,9 @@ from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, StoreUnavailableError, UsageError
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.units import Work
-from postroad.flows import Flow, Session, Status, flow, responds_to, scheduling
+from postroad.flows import FlowContext, FlowSession, FlowStatus, flow, responder, scheduling
 from postroad.flows import schedule as rows
-from postroad.flows.errors import NoSuchSchedule
+from postroad.flows.errors import ScheduleNotFoundError
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.nodes import once, raising
 from tests.support.flows.nodes import FlowNode, FlowNodes
@@ -26,24 +26,24 @@ EVERY_MINUTE = "* * * * *"
 
 
 @flow
-async def tick(flow: Flow, text: str = "tick") -> str:
-    await flow.sleep(0.001)
+async def tick(ctx: FlowContext, text: str = "tick") -> str:
+    await ctx.sleep(0.001)
     return text
 
 
 @flow(concurrency=1)
-async def slow(flow: Flow) -> str:
-    return await flow.signal("go", str)
+async def slow(ctx: FlowContext) -> str:
+    return await ctx.wait_for_signal("go", str)
 
 
-@responds_to(tick)
-async def tock(flow: Flow, session: Session) -> None:
+@responder(tick)
+async def tock(ctx: FlowContext, session: FlowSession) -> None:
     await session.close()
 
 
 @flow
-async def other(flow: Flow) -> None:
-    await flow.sleep(0.001)
+async def other(ctx: FlowContext) -> None:
+    await ctx.sleep(0.001)
 
 
 class Crash(BaseException):
@@ -72,8 +72,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     clock.set("12:00:10")
     monkeypatch.setattr(scheduling, "now_ms", clock)
-    monkeypatch.setattr(scheduling, "_LOOK_AGAIN_S", 0.01)
-    monkeypatch.setattr(scheduling, "_STORE_AWAY_S", 0.01)
+    monkeypatch.setattr(scheduling, "_RESCAN_INTERVAL_S", 0.01)
+    monkeypatch.setattr(scheduling, "_STORE_RETRY_S", 0.01)
     return clock
 
 
@@ -90,7 +90,7 @@ async def until_times(node: FlowNode, *times: str) -> None:
 
     async def are_there() -> bool:
         found = await node.flows.list()
-        is_over = all(it.status is Status.DONE for it in found)
+        is_over = all(it.status is FlowStatus.COMPLETED for it in found)
         return is_over and await times_of(node) == list(times)
 
     await eventually(are_there, f"begun for {times}")
@@ -115,7 +115,7 @@ class TestTimes:
         assert made.next_at == datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
         assert (made.arguments, made.last_at, made.problem) == (["hello"], None, None)
         await until_times(node, "12:00:00Z")
-        handle = await node.flows.attach("schedule:tick:2026-11-16T12:00:00Z")
+        handle = await node.flows.get_by_client_id("schedule:tick:2026-11-16T12:00:00Z")
         assert await handle.result(DEADLINE_S) == "hello"
         (view,) = await node.flows.schedules()
         assert view.last_at == made.next_at
@@ -257,7 +257,7 @@ class TestEndsInBetween:
         lost = StoreUnavailableError("the disk is away")
         with faults.arm_fault_point("durable.commit.before", once(raising(lost))):
             clock.set("12:01:00")
-            (begun,) = await node.until_listed("slow", Status.RUNNING)
+            (begun,) = await node.until_listed("slow", FlowStatus.RUNNING)
         assert begun.client_id == "schedule:slow:2026-11-16T12:01:00Z"
         await node.flows.signal(begun.id, "go", "done")
         assert await node.result(begun.id) == "done"
@@ -294,11 +294,11 @@ class TestLimits:
         await node.flows.schedule("slow", EVERY_MINUTE, slow, catch_up="all")
         clock.set("12:03:10")
         ids = [it.id for it in await node.until_listed("slow", count=3)]
-        await node.until(ids[0], Status.RUNNING)
-        assert [(await node.flows.show(it)).status for it in ids[1:]] == [Status.QUEUED] * 2
+        await node.until(ids[0], FlowStatus.RUNNING)
+        assert [(await node.flows.show(it)).status for it in ids[1:]] == [FlowStatus.QUEUED] * 2
         for id in ids:
-            await node.until(id, Status.RUNNING)
-            assert len(await node.flows.list(Status.RUNNING)) == 1
+            await node.until(id, FlowStatus.RUNNING)
+            assert len(await node.flows.list(FlowStatus.RUNNING)) == 1
             await node.flows.signal(id, "go", "done")
             assert await node.result(id) == "done"
 
@@ -307,7 +307,7 @@ class TestLimits:
     ) -> None:
         node = await nodes.start("alpha", slow)
         first = await node.begin(slow)
-        await node.until(first.id, Status.RUNNING)
+        await node.until(first.id, FlowStatus.RUNNING)
         await node.flows.schedule("slow", EVERY_MINUTE, slow)
         loop = asyncio.get_running_loop()
         is_committing, may_commit = asyncio.Event(), threading.Event()
@@ -328,7 +328,7 @@ class TestLimits:
             assert len(await node.flows.list()) == 1
             may_commit.set()
             await signalling
-        (second,) = await node.until_listed("slow", Status.RUNNING)
+        (second,) = await node.until_listed("slow", FlowStatus.RUNNING)
         assert second.client_id == "schedule:slow:2026-11-16T12:01:00Z"
 
 
@@ -345,10 +345,10 @@ class TestProblems:
             await node.flows.run_schedule_now("tick")
         await node.flows.schedule("other", EVERY_MINUTE, other)
         clock.set("12:03:00")
-        await node.until_listed("other", Status.DONE)
+        await node.until_listed("other", FlowStatus.COMPLETED)
         assert len(await node.flows.list()) == 1
         await node.restart_flows(other, tick)
-        await node.until_listed("tick", Status.DONE)
+        await node.until_listed("tick", FlowStatus.COMPLETED)
         assert [it.problem for it in await node.flows.schedules()] == [None, None]
 
     async def test_it_is_not_looked_at_again_and_again(
@@ -358,7 +358,7 @@ class TestProblems:
         await node.flows.schedule("tick", EVERY_MINUTE, tick)
         await node.stop_flows()
         clock.set("12:02:10")
-        monkeypatch.setattr(scheduling, "_LOOK_AGAIN_S", 30.0)
+        monkeypatch.setattr(scheduling, "_RESCAN_INTERVAL_S", 30.0)
         readings = clock.readings
         await node.start_flows(other)
         for _ in range(100):
@@ -369,11 +369,11 @@ class TestProblems:
         node = await nodes.start("alpha", tick)
         await node.flows.schedule("tick", EVERY_MINUTE, tick)
 
-        @responds_to("another", name="tick")
-        async def responder(flow: Flow, session: Session) -> None:
+        @responder("another", name="tick")
+        async def respond(ctx: FlowContext, session: FlowSession) -> None:
             await session.close()
 
-        await node.restart_flows(responder)
+        await node.restart_flows(respond)
         clock.set("12:02:10")
         await until_looked_at(clock)
         (view,) = await node.flows.schedules()
@@ -434,7 +434,7 @@ class TestOperations:
     )
     async def test_there_is_no_such_schedule(self, nodes: FlowNodes, operation: str) -> None:
         node = await nodes.start("alpha", tick)
-        with pytest.raises(NoSuchSchedule, match="no schedule is called 'tock'"):
+        with pytest.raises(ScheduleNotFoundError, match="no schedule is called 'tock'"):
             await getattr(node.flows, operation)("tock")
 
     async def test_what_makes_no_sense_is_refused(self, nodes: FlowNodes) -> None:

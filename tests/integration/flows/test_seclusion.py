@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from postroad.flows import Flow, Session, Status, flow, responds_to
+from postroad.flows import FlowContext, FlowSession, FlowStatus, flow, responder
 from tests.support.flows.nodes import FlowNodes
 
 SHOWN: ContextVar[int] = ContextVar("shown", default=0)
 
 
 @flow
-async def ask(flow: Flow) -> str:
-    return await flow.open("alpha").send_and_receive("?", str)
+async def ask(ctx: FlowContext) -> str:
+    return await ctx.open_session("alpha").send_and_receive("?", str)
 
 
-@responds_to(ask)
-async def answer(flow: Flow, session: Session) -> None:
+@responder(ask)
+async def answer(ctx: FlowContext, session: FlowSession) -> None:
     await session.send(await session.receive(str))
 
 
@@ -33,12 +33,12 @@ async def answer(flow: Flow, session: Session) -> None:
 
 async def test_what_code_sets_in_its_context_stays(nodes: FlowNodes) -> None:
     @flow
-    async def sets(flow: Flow) -> list[int]:
+    async def sets(ctx: FlowContext) -> list[int]:
         token = SHOWN.set(5)
         try:
-            await flow.step(str, 1)
+            await ctx.step(str, 1)
             after_step = SHOWN.get()
-            await flow.signal("go", bool)
+            await ctx.wait_for_signal("go", bool)
             after_signal = SHOWN.get()
         finally:
             SHOWN.reset(token)
@@ -53,10 +53,10 @@ async def test_what_code_sets_in_its_context_stays(nodes: FlowNodes) -> None:
 
 async def test_sums_of_money_are_rounded_alike(nodes: FlowNodes) -> None:
     @flow
-    async def divides(flow: Flow) -> str:
+    async def divides(ctx: FlowContext) -> str:
         with decimal.localcontext() as context:
             context.prec = 4
-            one = await flow.step(int, 1)
+            one = await ctx.step(int, 1)
             return str(decimal.Decimal(one) / 3)
 
     assert await nodes.run(divides) == "0.3333"
@@ -64,14 +64,14 @@ async def test_sums_of_money_are_rounded_alike(nodes: FlowNodes) -> None:
 
 async def test_each_branch_has_a_context_of_its_own(nodes: FlowNodes) -> None:
     @flow
-    async def forks(flow: Flow) -> list[int]:
+    async def forks(ctx: FlowContext) -> list[int]:
         async def branch(number: int) -> int:
             SHOWN.set(SHOWN.get() + number)
-            await flow.step(str, number)
+            await ctx.step(str, number)
             return SHOWN.get()
 
         SHOWN.set(10)
-        return [*await flow.gather(branch(1), branch(2)), SHOWN.get()]
+        return [*await ctx.gather(branch(1), branch(2)), SHOWN.get()]
 
     assert await nodes.run(forks) == [11, 12, 10]
 
@@ -80,30 +80,30 @@ async def test_each_branch_has_a_context_of_its_own(nodes: FlowNodes) -> None:
 
 
 async def test_a_timeout_of_the_event_loop_hits_nobody(nodes: FlowNodes) -> None:
-    async def wait_hidden(flow: Flow) -> None:
+    async def wait_hidden(ctx: FlowContext) -> None:
         async with asyncio.timeout(0.01):
-            await flow.signal("go", bool)
+            await ctx.wait_for_signal("go", bool)
 
     @flow
-    async def begins(flow: Flow) -> str:
-        return await flow.open("alpha").send_and_receive("?", str)
+    async def begins(ctx: FlowContext) -> str:
+        return await ctx.open_session("alpha").send_and_receive("?", str)
 
-    @responds_to(begins)
-    async def hastens(flow: Flow, session: Session) -> None:
+    @responder(begins)
+    async def hastens(ctx: FlowContext, session: FlowSession) -> None:
         await session.receive(str)
         try:
-            await wait_hidden(flow)
+            await wait_hidden(ctx)
         except RuntimeError as error:
             await session.send(str(error))
 
     @flow
-    async def hastens_too(flow: Flow) -> None:
-        await wait_hidden(flow)
+    async def hastens_too(ctx: FlowContext) -> None:
+        await wait_hidden(ctx)
 
     alpha = await nodes.start("alpha", begins, hastens, hastens_too, ask, answer)
     assert "inside a task" in await alpha.run(begins)
     handle = await alpha.begin(hastens_too)
-    await alpha.until(handle.id, Status.PARKED)
+    await alpha.until(handle.id, FlowStatus.PARKED)
     # Longer than any of the timeouts.
     await asyncio.sleep(0.05)
     assert await alpha.run(ask) == "?"
@@ -116,13 +116,13 @@ async def test_a_generator_that_is_left_is_closed_then_and_there(
     nodes: FlowNodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     @flow
-    async def leaves(flow: Flow) -> list[object]:
+    async def leaves(ctx: FlowContext) -> list[object]:
         seen: list[object] = []
 
         async def numbers() -> AsyncIterator[int]:
             try:
                 for number in range(3):
-                    await flow.signal("next", bool)
+                    await ctx.wait_for_signal("next", bool)
                     yield number
             finally:
                 seen.append("closed")
@@ -132,7 +132,7 @@ async def test_a_generator_that_is_left_is_closed_then_and_there(
             if number == 1:
                 break
         seen.append("after")
-        await flow.signal("next", bool)
+        await ctx.wait_for_signal("next", bool)
         return seen
 
     alpha, handle = await nodes.begin(leaves)
@@ -149,15 +149,15 @@ async def test_a_generator_that_wants_to_wait_when_it_is_put_away(
     nodes: FlowNodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     @flow
-    async def counts(flow: Flow) -> list[int]:
+    async def counts(ctx: FlowContext) -> list[int]:
         async def numbers() -> AsyncIterator[int]:
             try:
                 for number in range(2):
-                    yield await flow.step(int, number)
-                    await flow.signal("next", bool)
+                    yield await ctx.step(int, number)
+                    await ctx.wait_for_signal("next", bool)
             finally:
-                await flow.step(str, "first")
-                await flow.step(str, "second")
+                await ctx.step(str, "first")
+                await ctx.step(str, "second")
 
         return [number async for number in numbers()]
 
@@ -174,12 +174,12 @@ async def test_a_generator_that_wants_to_wait_when_it_is_put_away(
 
 async def test_code_that_wants_to_wait_often_when_it_is_put_away(nodes: FlowNodes) -> None:
     @flow
-    async def lingers(flow: Flow) -> str:
+    async def lingers(ctx: FlowContext) -> str:
         try:
-            return await flow.signal("go", str)
+            return await ctx.wait_for_signal("go", str)
         finally:
             for number in range(3):
-                await flow.step(str, number)
+                await ctx.step(str, number)
 
     alpha, handle = await nodes.begin(lingers)
     await alpha.restart_flows()
@@ -204,12 +204,12 @@ async def test_an_error_of_a_module_that_a_new_process_has_not_imported(
         raise late_errors.Late("too late")
 
     @flow
-    async def fails(flow: Flow) -> str:
+    async def fails(ctx: FlowContext) -> str:
         try:
-            await flow.step(fail)
+            await ctx.step(fail)
         except Exception as error:
-            await flow.step(str, str(error))
-            return await flow.signal("go", str)
+            await ctx.step(str, str(error))
+            return await ctx.wait_for_signal("go", str)
         return "never"
 
     alpha, handle = await nodes.begin(fails)

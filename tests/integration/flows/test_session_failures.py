@@ -8,8 +8,14 @@ import msgspec
 import pytest
 
 from postroad.core.errors import ConfigError, UsageError
-from postroad.flows import Flow, Session, Status, flow, responds_to
-from postroad.flows.errors import FlowError, FlowTimeout, PeerFailed, SessionEnded, SessionRejected
+from postroad.flows import FlowContext, FlowSession, FlowStatus, flow, responder
+from postroad.flows.errors import (
+    FlowError,
+    FlowTimeoutError,
+    PeerFlowFailedError,
+    SessionEndedError,
+    SessionRejectedError,
+)
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_pairs import QUICK, until_empty
 from tests.support.flows.nodes import FlowNodes
@@ -23,12 +29,12 @@ class NoMoney(FlowError):
 
 
 @flow
-async def buy(flow: Flow, peer: str, price: int) -> str:
-    return await flow.open(peer).send_and_receive(price, str)
+async def buy(ctx: FlowContext, peer: str, price: int) -> str:
+    return await ctx.open_session(peer).send_and_receive(price, str)
 
 
-@responds_to(buy)
-async def refuse(flow: Flow, session: Session) -> None:
+@responder(buy)
+async def refuse(ctx: FlowContext, session: FlowSession) -> None:
     price = await session.receive(int)
     if price > 100:
         raise NoMoney(f"{price} is too much")
@@ -38,14 +44,16 @@ async def refuse(flow: Flow, session: Session) -> None:
 async def test_the_other_end_hears_a_flow_error(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(buy, refuse)
     handle = await alpha.begin(buy, "beta", 200)
-    with pytest.raises(PeerFailed, match="the flow of beta has failed: 200 is too much") as caught:
+    with pytest.raises(
+        PeerFlowFailedError, match="the flow of beta has failed: 200 is too much"
+    ) as caught:
         await handle.result(DEADLINE_S)
     assert (caught.value.peer, caught.value.kind) == ("beta", "NoMoney")
-    (refused,) = await beta.until_listed("refuse", Status.FAILED)
+    (refused,) = await beta.until_listed("refuse", FlowStatus.FAILED)
     assert refused.error == "NoMoney: 200 is too much"
-    bought = await alpha.until(handle.id, Status.FAILED)
+    bought = await alpha.until(handle.id, FlowStatus.FAILED)
     assert bought.error_id == refused.error_id == caught.value.error_id
-    handle_there = await beta.flows.handle(refused.id)
+    handle_there = await beta.flows.get_handle(refused.id)
     with pytest.raises(NoMoney, match="200 is too much"):
         await handle_there.result(DEADLINE_S)
 
@@ -53,11 +61,11 @@ async def test_the_other_end_hears_a_flow_error(nodes: FlowNodes) -> None:
 async def test_the_other_end_hears_of_a_parked_flow_when_it_is_killed(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(buy, refuse)
     handle = await alpha.begin(buy, "beta", 50)
-    (refused,) = await beta.until_listed("refuse", Status.PARKED)
+    (refused,) = await beta.until_listed("refuse", FlowStatus.PARKED)
     assert refused.error == "ValueError: a secret of beta"
-    assert (await alpha.flows.show(handle.id)).status is Status.RUNNING
+    assert (await alpha.flows.show(handle.id)).status is FlowStatus.RUNNING
     await beta.flows.kill(refused.id, "no way to mend a secret")
-    with pytest.raises(PeerFailed) as caught:
+    with pytest.raises(PeerFlowFailedError) as caught:
         await handle.result(DEADLINE_S)
     killed = await beta.flows.show(refused.id)
     assert (caught.value.kind, caught.value.error_id) == (None, killed.error_id)
@@ -66,40 +74,42 @@ async def test_the_other_end_hears_of_a_parked_flow_when_it_is_killed(nodes: Flo
 
 
 @flow
-async def buy_twice(flow: Flow, peer: str) -> list[str]:
+async def buy_twice(ctx: FlowContext, peer: str) -> list[str]:
     heard = []
     for price in (200, 300):
         try:
-            await flow.open(peer).send_and_receive(price, str)
-        except PeerFailed as failed:
+            await ctx.open_session(peer).send_and_receive(price, str)
+        except PeerFlowFailedError as failed:
             heard.append(f"{failed.kind} at {failed.peer}: {failed.error_id}")
     return heard
 
 
-@responds_to(buy_twice)
-async def refuse_twice(flow: Flow, session: Session) -> None:
+@responder(buy_twice)
+async def refuse_twice(ctx: FlowContext, session: FlowSession) -> None:
     raise NoMoney(f"{await session.receive(int)} is too much")
 
 
 async def test_a_flow_lives_on_with_the_failure_of_another(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(buy_twice, refuse_twice)
     heard = await alpha.run(buy_twice, "beta")
-    failed = await beta.until_listed("refuse_twice", Status.FAILED, 2)
+    failed = await beta.until_listed("refuse_twice", FlowStatus.FAILED, 2)
     assert heard == [f"NoMoney at beta: {it.error_id}" for it in failed]
 
 
 @flow
-async def pass_on(flow: Flow, peer: str, farther: str) -> str:
-    return await flow.open(peer).send_and_receive(farther, str)
+async def pass_on(ctx: FlowContext, peer: str, farther: str) -> str:
+    return await ctx.open_session(peer).send_and_receive(farther, str)
 
 
-@responds_to(pass_on)
-async def pass_farther(flow: Flow, session: Session) -> None:
-    await session.send(await flow.open(await session.receive(str)).send_and_receive("x", str))
+@responder(pass_on)
+async def pass_farther(ctx: FlowContext, session: FlowSession) -> None:
+    await session.send(
+        await ctx.open_session(await session.receive(str)).send_and_receive("x", str)
+    )
 
 
-@responds_to(pass_farther)
-async def fail_far_away(flow: Flow, session: Session) -> None:
+@responder(pass_farther)
+async def fail_far_away(ctx: FlowContext, session: FlowSession) -> None:
     await session.receive(str)
     raise NoMoney("only beta may know")
 
@@ -109,22 +119,22 @@ async def test_what_a_third_party_said_is_not_passed_on(nodes: FlowNodes) -> Non
     beta = await nodes.start("beta", pass_farther)
     gamma = await nodes.start("gamma", fail_far_away)
     handle = await alpha.begin(pass_on, "beta", "gamma")
-    with pytest.raises(PeerFailed) as caught:
+    with pytest.raises(PeerFlowFailedError) as caught:
         await handle.result(DEADLINE_S)
-    (far,) = await gamma.until_listed("fail_far_away", Status.FAILED)
-    (near,) = await beta.until_listed("pass_farther", Status.FAILED)
+    (far,) = await gamma.until_listed("fail_far_away", FlowStatus.FAILED)
+    (near,) = await beta.until_listed("pass_farther", FlowStatus.FAILED)
     assert "only beta may know" in str(near.error)
     assert "only beta may know" not in str(caught.value)
     assert caught.value.error_id == near.error_id == far.error_id
 
 
 @flow(name="talk", version=2)
-async def talk_new(flow: Flow, peer: str) -> str:
-    return await flow.open(peer).send_and_receive("hello", str)
+async def talk_new(ctx: FlowContext, peer: str) -> str:
+    return await ctx.open_session(peer).send_and_receive("hello", str)
 
 
-@responds_to("talk", versions=[1, 3])
-async def talk_back(flow: Flow, session: Session) -> None:
+@responder("talk", versions=[1, 3])
+async def talk_back(ctx: FlowContext, session: FlowSession) -> None:
     await session.send(await session.receive(str))
 
 
@@ -133,18 +143,18 @@ async def test_a_version_that_cannot_be_talked_to_is_rejected(nodes: FlowNodes) 
     beta = await nodes.start("beta", talk_back)
     handle = await alpha.begin(talk_new, "beta")
     expected = "talk_back talks to versions 1, 3 of talk, not to 2"
-    with pytest.raises(SessionRejected, match=expected):
+    with pytest.raises(SessionRejectedError, match=expected):
         await handle.result(DEADLINE_S)
     assert await beta.flows.list() == []
     await until_empty(beta.station.mail, "alpha")
 
 
 @flow(name="talk", version=2)
-async def ask_whether(flow: Flow, peer: str) -> list[str]:
-    session = flow.open(peer)
+async def ask_whether(ctx: FlowContext, peer: str) -> list[str]:
+    session = ctx.open_session(peer)
     heard = []
     await session.send("hello")
-    attempts = (session.info, lambda: session.receive(str), lambda: session.send("more"))
+    attempts = (session.peer_info, lambda: session.receive(str), lambda: session.send("more"))
     for attempt in attempts:
         try:
             await attempt()
@@ -157,19 +167,19 @@ async def test_everything_about_a_rejected_session_fails(nodes: FlowNodes) -> No
     alpha = await nodes.start("alpha", ask_whether)
     await nodes.start("beta", talk_back)
     heard = await alpha.run(ask_whether, "beta")
-    assert heard == ["SessionRejected", "SessionRejected", "SessionEnded"]
+    assert heard == ["SessionRejectedError", "SessionRejectedError", "SessionEndedError"]
 
 
 @flow
-async def say_much(flow: Flow, peer: str) -> list[int]:
-    session = flow.open(peer)
+async def say_much(ctx: FlowContext, peer: str) -> list[int]:
+    session = ctx.open_session(peer)
     for number in range(5):
         await session.send(number)
     return await session.receive(list[int])
 
 
-@responds_to(say_much)
-async def hear_much(flow: Flow, session: Session) -> None:
+@responder(say_much)
+async def hear_much(ctx: FlowContext, session: FlowSession) -> None:
     await session.send([await session.receive(int) for _ in range(5)])
 
 
@@ -177,28 +187,28 @@ async def test_what_nobody_responds_to_is_kept_until_there_is_code(nodes: FlowNo
     alpha = await nodes.start("alpha", say_much)
     beta = await nodes.start("beta", talk_back)
     handle = await alpha.begin(say_much, "beta")
-    (held,) = await beta.until_listed("say_much", Status.HELD)
+    (held,) = await beta.until_listed("say_much", FlowStatus.HELD)
     assert held.peer == "alpha"
     await beta.restart_flows(talk_back)
     await until_empty(alpha.station.mail, "beta")
-    assert (await beta.flows.show(held.id)).status is Status.HELD
+    assert (await beta.flows.show(held.id)).status is FlowStatus.HELD
     await beta.restart_flows(talk_back, hear_much)
     assert await handle.result(DEADLINE_S) == [0, 1, 2, 3, 4]
-    assert (await beta.until(held.id, Status.DONE)).name == "hear_much"
+    assert (await beta.until(held.id, FlowStatus.COMPLETED)).name == "hear_much"
 
 
 @flow
-async def say_in_pieces(flow: Flow, peer: str) -> list[int]:
-    session = flow.open(peer)
+async def say_in_pieces(ctx: FlowContext, peer: str) -> list[int]:
+    session = ctx.open_session(peer)
     await session.send(0)
     for number in range(1, 5):
-        await flow.signal("next", bool)
+        await ctx.wait_for_signal("next", bool)
         await session.send(number)
     return await session.receive(list[int])
 
 
-@responds_to(say_in_pieces)
-async def hear_pieces(flow: Flow, session: Session) -> None:
+@responder(say_in_pieces)
+async def hear_pieces(ctx: FlowContext, session: FlowSession) -> None:
     await session.send([await session.receive(int) for _ in range(5)])
 
 
@@ -206,7 +216,7 @@ async def test_what_is_said_later_to_a_held_flow_is_kept_too(nodes: FlowNodes) -
     alpha = await nodes.start("alpha", say_in_pieces)
     beta = await nodes.start("beta", talk_back)
     handle = await alpha.begin(say_in_pieces, "beta")
-    (held,) = await beta.until_listed("say_in_pieces", Status.HELD)
+    (held,) = await beta.until_listed("say_in_pieces", FlowStatus.HELD)
     for _ in range(2):
         await alpha.flows.signal(handle.id, "next", True)
         await until_empty(alpha.station.mail, "beta")
@@ -215,29 +225,29 @@ async def test_what_is_said_later_to_a_held_flow_is_kept_too(nodes: FlowNodes) -
         await alpha.flows.signal(handle.id, "next", True)
     await beta.restart_flows(hear_pieces)
     assert await handle.result(DEADLINE_S) == [0, 1, 2, 3, 4]
-    await beta.until(held.id, Status.DONE)
+    await beta.until(held.id, FlowStatus.COMPLETED)
 
 
 async def test_a_held_flow_that_is_killed_rejects_the_session(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", say_much)
     beta = await nodes.start("beta", talk_back)
     handle = await alpha.begin(say_much, "beta")
-    (held,) = await beta.until_listed("say_much", Status.HELD)
+    (held,) = await beta.until_listed("say_much", FlowStatus.HELD)
     await beta.flows.kill(held.id, "nobody wants this")
-    with pytest.raises(SessionRejected, match="nobody wants this"):
+    with pytest.raises(SessionRejectedError, match="nobody wants this"):
         await handle.result(DEADLINE_S)
 
 
-@responds_to("talk")
-async def send_a_number(flow: Flow, session: Session) -> None:
+@responder("talk")
+async def send_a_number(ctx: FlowContext, session: FlowSession) -> None:
     await session.receive(str)
     await session.send(7)
     await session.send("eight")
 
 
 @flow(name="talk")
-async def receive_wrongly(flow: Flow, peer: str) -> list[str]:
-    session = flow.open(peer)
+async def receive_wrongly(ctx: FlowContext, peer: str) -> list[str]:
+    session = ctx.open_session(peer)
     await session.send("x")
     heard = []
     try:
@@ -258,8 +268,8 @@ async def test_something_of_another_type_is_an_error_of_its_own(nodes: FlowNodes
 
 
 @flow
-async def send_too_much(flow: Flow, peer: str) -> str:
-    session = flow.open(peer)
+async def send_too_much(ctx: FlowContext, peer: str) -> str:
+    session = ctx.open_session(peer)
     refused = ""
     try:
         await session.send(b"x" * (1 << 20))
@@ -268,28 +278,28 @@ async def send_too_much(flow: Flow, peer: str) -> str:
     return f"{refused}; {await session.send_and_receive(b'x' * 1_000_000, int)}"
 
 
-@responds_to(send_too_much)
-async def measure(flow: Flow, session: Session) -> None:
+@responder(send_too_much)
+async def measure(ctx: FlowContext, session: FlowSession) -> None:
     await session.send(len(await session.receive(bytes)))
 
 
 async def test_a_value_that_fits_into_no_message_is_refused(nodes: FlowNodes) -> None:
     alpha, _ = await nodes.pair(send_too_much, measure)
     text = await alpha.run(send_too_much, "beta")
-    assert "what is sent to beta takes 1048581 bytes" in text
+    assert "cannot send 1048581 bytes to beta" in text
     assert text.endswith("; 1000000")
 
 
 @flow
-async def send_many_large(flow: Flow, peer: str) -> int:
-    session = flow.open(peer)
+async def send_many_large(ctx: FlowContext, peer: str) -> int:
+    session = ctx.open_session(peer)
     for _ in range(5):
         await session.send(b"x" * 400_000)
     return await session.receive(int)
 
 
-@responds_to(send_many_large)
-async def measure_all(flow: Flow, session: Session) -> None:
+@responder(send_many_large)
+async def measure_all(ctx: FlowContext, session: FlowSession) -> None:
     await session.send(sum([len(await session.receive(bytes)) for _ in range(5)]))
 
 
@@ -299,17 +309,17 @@ async def test_what_does_not_fit_into_one_letter_goes_in_several(nodes: FlowNode
 
 
 @flow
-async def send_much_and_fail(flow: Flow, peer: str, less: int, text: str) -> None:
-    await flow.open(peer).send(b"x" * (LARGEST - less))
+async def send_much_and_fail(ctx: FlowContext, peer: str, less: int, text: str) -> None:
+    await ctx.open_session(peer).send(b"x" * (LARGEST - less))
     raise NoMoney(text)
 
 
-@responds_to(send_much_and_fail)
-async def hear_all(flow: Flow, session: Session) -> list[object]:
+@responder(send_much_and_fail)
+async def hear_all(ctx: FlowContext, session: FlowSession) -> list[object]:
     size = len(await session.receive(bytes))
     try:
         await session.receive(bytes)
-    except PeerFailed as error:
+    except PeerFlowFailedError as error:
         return [size, error.kind, len(str(error))]
     return []
 
@@ -321,7 +331,7 @@ async def test_a_failure_that_does_not_fit_behind_what_was_sent(nodes: FlowNodes
         handle = await alpha.begin(send_much_and_fail, "beta", less, character * 5_000)
         with pytest.raises(NoMoney):
             await alpha.result(handle.id)
-        *_, responder = await beta.until_listed("hear_all", Status.DONE, count)
+        *_, responder = await beta.until_listed("hear_all", FlowStatus.COMPLETED, count)
         size, kind, length = await beta.result(responder.id)
         assert (size, kind) == (LARGEST - less, "NoMoney"), (less, character)
         assert length > 1_900, (less, character)
@@ -336,7 +346,7 @@ async def test_a_failure_that_does_not_fit_into_a_letter_is_cut(nodes: FlowNodes
     handle = await alpha.begin(send_much_and_fail, "beta", LARGEST - 1_000, text)
     with pytest.raises(NoMoney):
         await alpha.result(handle.id)
-    (responder,) = await beta.until_listed("hear_all", Status.DONE)
+    (responder,) = await beta.until_listed("hear_all", FlowStatus.COMPLETED)
     assert (await beta.result(responder.id))[:2] == [1_000, "NoMoney"]
 
 
@@ -347,15 +357,15 @@ async def test_messages_that_are_too_small_for_flows(nodes: FlowNodes) -> None:
 
 
 @flow
-async def send_too_much_first(flow: Flow, peer: str) -> int:
-    session = flow.open(peer)
+async def send_too_much_first(ctx: FlowContext, peer: str) -> int:
+    session = ctx.open_session(peer)
     with contextlib.suppress(UsageError):
         await session.send(b"x" * 1_048_576)
     return await session.receive(int)
 
 
-@responds_to(send_too_much_first)
-async def speak_first(flow: Flow, session: Session) -> None:
+@responder(send_too_much_first)
+async def speak_first(ctx: FlowContext, session: FlowSession) -> None:
     await session.send(7)
 
 
@@ -364,23 +374,23 @@ async def test_a_session_can_be_used_after_something_did_not_fit(nodes: FlowNode
     handle = await alpha.begin(send_too_much_first, "beta")
     assert await alpha.result(handle.id) == 7
     history = await alpha.flows.history(handle.id)
-    assert "takes 1048581 bytes" in str(history[0].error)
+    assert "cannot send 1048581 bytes" in str(history[0].error)
 
 
 @flow
-async def wait_in_vain(flow: Flow, peer: str) -> str:
-    session = flow.open(peer)
+async def wait_in_vain(ctx: FlowContext, peer: str) -> str:
+    session = ctx.open_session(peer)
     waited = ""
     try:
         await session.receive(str, timeout=0.05)
-    except FlowTimeout as error:
+    except FlowTimeoutError as error:
         waited = str(error)
     await session.send("go on")
     return f"{waited}; {await session.receive(str, timeout=10)}"
 
 
-@responds_to(wait_in_vain)
-async def keep_waiting(flow: Flow, session: Session) -> None:
+@responder(wait_in_vain)
+async def keep_waiting(ctx: FlowContext, session: FlowSession) -> None:
     await session.receive(str)
     await session.send("late")
 
@@ -393,30 +403,30 @@ async def test_receiving_takes_too_long_and_the_session_goes_on(nodes: FlowNodes
 
 
 @flow
-async def talk_after_the_end(flow: Flow, peer: str) -> list[str]:
-    session = flow.open(peer)
+async def talk_after_the_end(ctx: FlowContext, peer: str) -> list[str]:
+    session = ctx.open_session(peer)
     await session.send("x")
     heard = []
     for _ in range(2):
         try:
             await session.receive(str)
-        except SessionEnded as error:
+        except SessionEndedError as error:
             heard.append(str(error))
     try:
         await session.send("more")
-    except SessionEnded as error:
+    except SessionEndedError as error:
         heard.append(str(error))
     await session.close()
     for attempt in (lambda: session.send("more"), lambda: session.receive(str)):
         try:
             await attempt()
-        except (UsageError, SessionEnded) as error:
+        except (UsageError, SessionEndedError) as error:
             heard.append(type(error).__name__)
     return heard
 
 
-@responds_to(talk_after_the_end)
-async def end_soon(flow: Flow, session: Session) -> None:
+@responder(talk_after_the_end)
+async def end_soon(ctx: FlowContext, session: FlowSession) -> None:
     await session.receive(str)
 
 
@@ -426,22 +436,22 @@ async def test_nothing_can_be_said_after_the_end(nodes: FlowNodes) -> None:
     assert "beta has ended this session, and more was expected of it" in first
     assert "beta says nothing more in this session" in second
     assert "beta has ended this session" in third
-    assert closed == ["UsageError", "SessionEnded"]
+    assert closed == ["UsageError", "SessionEndedError"]
 
 
 @flow
-async def hear_all_but_one(flow: Flow, peers: list[str]) -> list[str]:
-    sessions = [flow.open(peer) for peer in peers]
-    await flow.send_all({it: it.peer for it in sessions})
+async def hear_all_but_one(ctx: FlowContext, peers: list[str]) -> list[str]:
+    sessions = [ctx.open_session(peer) for peer in peers]
+    await ctx.send_all({session: session.peer for session in sessions})
     try:
-        await flow.receive_all(sessions, str)
-    except PeerFailed as failed:
+        await ctx.receive_all(sessions, str)
+    except PeerFlowFailedError as failed:
         return [failed.peer, str(failed.kind)]
     return []
 
 
-@responds_to(hear_all_but_one)
-async def fail_at_beta(flow: Flow, session: Session) -> None:
+@responder(hear_all_but_one)
+async def fail_at_beta(ctx: FlowContext, session: FlowSession) -> None:
     if await session.receive(str) == "beta":
         raise NoMoney("not here")
     await session.send("fine")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from postroad.core.errors import UsageError
-from postroad.flows import Flow, PeerInfo, Session, Status, flow, responds_to
-from postroad.flows.errors import SessionEnded
+from postroad.flows import FlowContext, FlowSession, FlowStatus, PeerFlowInfo, flow, responder
+from postroad.flows.errors import SessionEndedError
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNodes
 
@@ -19,12 +19,12 @@ class Offer(msgspec.Struct):
 
 
 @flow
-async def ping(flow: Flow, peer: str) -> str:
-    return await flow.open(peer).send_and_receive("Ping", str)
+async def ping(ctx: FlowContext, peer: str) -> str:
+    return await ctx.open_session(peer).send_and_receive("Ping", str)
 
 
-@responds_to(ping)
-async def pong(flow: Flow, session: Session) -> str:
+@responder(ping)
+async def pong(ctx: FlowContext, session: FlowSession) -> str:
     text = await session.receive(str)
     await session.send("Pong")
     return text
@@ -33,7 +33,7 @@ async def pong(flow: Flow, session: Session) -> str:
 async def test_ping_pong(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(ping, pong)
     assert await alpha.run(ping, "beta") == "Pong"
-    (answered,) = await beta.until_listed("pong", Status.DONE)
+    (answered,) = await beta.until_listed("pong", FlowStatus.COMPLETED)
     assert answered.peer == "alpha"
     assert await beta.result(answered.id) == "Ping"
 
@@ -42,38 +42,38 @@ async def test_both_nodes_can_begin(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(ping, pong)
     first, second = await alpha.begin(ping, "beta"), await beta.begin(ping, "alpha")
     assert [await first.result(DEADLINE_S), await second.result(DEADLINE_S)] == ["Pong", "Pong"]
-    await alpha.until_listed("pong", Status.DONE)
-    await beta.until_listed("pong", Status.DONE)
+    await alpha.until_listed("pong", FlowStatus.COMPLETED)
+    await beta.until_listed("pong", FlowStatus.COMPLETED)
 
 
 async def test_a_flow_talks_to_its_own_node(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", ping, pong)
     assert await alpha.run(ping, "alpha") == "Pong"
-    (answered,) = await alpha.until_listed("pong", Status.DONE)
+    (answered,) = await alpha.until_listed("pong", FlowStatus.COMPLETED)
     assert answered.peer == "alpha"
 
 
 async def test_nothing_is_left_in_the_store_but_the_flows(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(ping, pong)
     await alpha.run(ping, "beta")
-    await beta.until_listed("pong", Status.DONE)
+    await beta.until_listed("pong", FlowStatus.COMPLETED)
     for node in (alpha, beta):
         assert await node.rows("SELECT COUNT(*) FROM postroad_flow_mail") == [(0,)]
 
 
 @flow
-async def bargain(flow: Flow, peer: str, rounds: int) -> list[Offer]:
-    session = flow.open(peer)
+async def bargain(ctx: FlowContext, peer: str, rounds: int) -> list[Offer]:
+    session = ctx.open_session(peer)
     return [await session.send_and_receive(Offer("tea", number), Offer) for number in range(rounds)]
 
 
-@responds_to(bargain)
-async def haggle(flow: Flow, session: Session) -> int:
+@responder(bargain)
+async def haggle(ctx: FlowContext, session: FlowSession) -> int:
     rounds = 0
     while True:
         try:
             offer = await session.receive(Offer)
-        except SessionEnded:
+        except SessionEndedError:
             return rounds
         await session.send(Offer(offer.item, offer.price + 100))
         rounds += 1
@@ -83,20 +83,20 @@ async def test_a_long_conversation_of_structs(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(bargain, haggle)
     answers = await alpha.run(bargain, "beta", 20)
     assert answers == [Offer("tea", 100 + number) for number in range(20)]
-    (haggled,) = await beta.until_listed("haggle", Status.DONE)
+    (haggled,) = await beta.until_listed("haggle", FlowStatus.COMPLETED)
     assert await beta.result(haggled.id) == 20
 
 
 @flow
-async def pour(flow: Flow, peer: str, count: int) -> list[int]:
-    session = flow.open(peer)
+async def pour(ctx: FlowContext, peer: str, count: int) -> list[int]:
+    session = ctx.open_session(peer)
     for number in range(count):
         await session.send(number)
     return [await session.receive(int) for _ in range(count)]
 
 
-@responds_to(pour)
-async def pour_back(flow: Flow, session: Session) -> list[int]:
+@responder(pour)
+async def pour_back(ctx: FlowContext, session: FlowSession) -> list[int]:
     count = 60
     for number in range(count):
         await session.send(-number)
@@ -106,33 +106,33 @@ async def pour_back(flow: Flow, session: Session) -> list[int]:
 async def test_messages_arrive_in_order_in_both_directions(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(pour, pour_back)
     assert await alpha.run(pour, "beta", 60) == [-number for number in range(60)]
-    (poured,) = await beta.until_listed("pour_back", Status.DONE)
+    (poured,) = await beta.until_listed("pour_back", FlowStatus.COMPLETED)
     assert await beta.result(poured.id) == list(range(60))
 
 
 @flow
-async def heap_up(flow: Flow, peer: str) -> list[int]:
-    session = flow.open(peer)
+async def heap_up(ctx: FlowContext, peer: str) -> list[int]:
+    session = ctx.open_session(peer)
     for number in range(12):
         await session.send(number)
     return await session.receive(list[int])
 
 
-@responds_to(heap_up)
-async def work_off(flow: Flow, session: Session) -> None:
+@responder(heap_up)
+async def work_off(ctx: FlowContext, session: FlowSession) -> None:
     done = []
     for _ in range(12):
         number = await session.receive(int)
-        done.append(await flow.step(abs, number))
+        done.append(await ctx.step(abs, number))
         if number == 5:
-            await flow.signal("go", bool)
+            await ctx.wait_for_signal("go", bool)
     await session.send(done)
 
 
 async def test_messages_that_wait_are_given_once(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(heap_up, work_off)
     handle = await alpha.begin(heap_up, "beta")
-    (working,) = await beta.until_listed("work_off", Status.RUNNING)
+    (working,) = await beta.until_listed("work_off", FlowStatus.RUNNING)
     await beta.until_steps(working.id, 12)
     await beta.restart()
     await beta.flows.signal(working.id, "go", True)
@@ -140,12 +140,12 @@ async def test_messages_that_wait_are_given_once(nodes: FlowNodes) -> None:
 
 
 @flow
-async def listen(flow: Flow, peer: str) -> list[str]:
-    return [await (session := flow.open(peer)).receive(str), await session.receive(str)]
+async def listen(ctx: FlowContext, peer: str) -> list[str]:
+    return [await (session := ctx.open_session(peer)).receive(str), await session.receive(str)]
 
 
-@responds_to(listen)
-async def speak(flow: Flow, session: Session) -> None:
+@responder(listen)
+async def speak(ctx: FlowContext, session: FlowSession) -> None:
     await session.send("one")
     await session.send("two")
 
@@ -156,24 +156,24 @@ async def test_a_session_may_begin_by_receiving_and_data_precede_the_end(nodes: 
 
 
 @flow
-async def read_on(flow: Flow, peer: str) -> list[str]:
-    session = flow.open(peer)
+async def read_on(ctx: FlowContext, peer: str) -> list[str]:
+    session = ctx.open_session(peer)
     heard = []
     try:
         while True:
             heard.append(await session.receive(str))
-    except SessionEnded as ended:
+    except SessionEndedError as ended:
         heard.append(str(ended))
     return heard
 
 
-@responds_to(read_on)
-async def speak_and_close(flow: Flow, session: Session) -> None:
+@responder(read_on)
+async def speak_and_close(ctx: FlowContext, session: FlowSession) -> None:
     await session.send("one")
     await session.close()
     # Once more does no harm.
     await session.close()
-    await flow.signal("go", bool)
+    await ctx.wait_for_signal("go", bool)
 
 
 async def test_a_session_is_closed_before_its_flow_ends(nodes: FlowNodes) -> None:
@@ -181,47 +181,47 @@ async def test_a_session_is_closed_before_its_flow_ends(nodes: FlowNodes) -> Non
     first, last = await alpha.run(read_on, "beta")
     assert first == "one"
     assert "beta has ended this session" in last
-    (waiting,) = await beta.until_listed("speak_and_close", Status.RUNNING)
+    (waiting,) = await beta.until_listed("speak_and_close", FlowStatus.RUNNING)
     await beta.flows.signal(waiting.id, "go", True)
-    await beta.until(waiting.id, Status.DONE)
+    await beta.until(waiting.id, FlowStatus.COMPLETED)
 
 
 @flow(version=3, app="shop")
-async def ask_who(flow: Flow, peer: str) -> PeerInfo:
-    session = flow.open(peer)
-    info = await session.info()
+async def ask_who(ctx: FlowContext, peer: str) -> PeerFlowInfo:
+    session = ctx.open_session(peer)
+    info = await session.peer_info()
     await session.send(True)
     return info
 
 
-@responds_to(ask_who, version=5, app="depot")
-async def tell_who(flow: Flow, session: Session) -> PeerInfo:
+@responder(ask_who, version=5, app="depot")
+async def tell_who(ctx: FlowContext, session: FlowSession) -> PeerFlowInfo:
     assert await session.receive(bool)
-    return await session.info()
+    return await session.peer_info()
 
 
 async def test_both_ends_know_the_flow_and_version_of_the_other(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(ask_who, tell_who)
-    assert await alpha.run(ask_who, "beta") == PeerInfo("tell_who", 5, "depot")
-    (told,) = await beta.until_listed("tell_who", Status.DONE)
-    assert await beta.result(told.id) == PeerInfo("ask_who", 3, "shop")
+    assert await alpha.run(ask_who, "beta") == PeerFlowInfo("tell_who", 5, "depot")
+    (told,) = await beta.until_listed("tell_who", FlowStatus.COMPLETED)
+    assert await beta.result(told.id) == PeerFlowInfo("ask_who", 3, "shop")
 
 
 @flow
-async def poll(flow: Flow, peers: list[str]) -> list[list[int]]:
-    sessions = [flow.open(peer) for peer in peers]
-    await flow.send_all({session: number for number, session in enumerate(sessions)})
-    first = await flow.receive_all(sessions, int)
-    second = await flow.receive_all(reversed(sessions), int)
+async def poll(ctx: FlowContext, peers: list[str]) -> list[list[int]]:
+    sessions = [ctx.open_session(peer) for peer in peers]
+    await ctx.send_all({session: number for number, session in enumerate(sessions)})
+    first = await ctx.receive_all(sessions, int)
+    second = await ctx.receive_all(reversed(sessions), int)
     return [first, second]
 
 
-@responds_to(poll)
-async def vote(flow: Flow, session: Session) -> None:
+@responder(poll)
+async def vote(ctx: FlowContext, session: FlowSession) -> None:
     number = await session.receive(int)
     if number == 0:
         # So that the first to be asked is the last to answer.
-        await flow.sleep(0.05)
+        await ctx.sleep(0.05)
     await session.send(number + 10)
     await session.send(number + 20)
 
@@ -235,14 +235,14 @@ async def test_all_at_once_keeps_the_order_of_the_sessions(nodes: FlowNodes) -> 
 
 
 @flow
-async def listen_to_all(flow: Flow, peers: list[str]) -> list[str]:
-    await flow.send_all({})
-    assert await flow.receive_all([], str) == []
-    return await flow.receive_all([flow.open(peer) for peer in peers], str)
+async def listen_to_all(ctx: FlowContext, peers: list[str]) -> list[str]:
+    await ctx.send_all({})
+    assert await ctx.receive_all([], str) == []
+    return await ctx.receive_all([ctx.open_session(peer) for peer in peers], str)
 
 
-@responds_to(listen_to_all)
-async def say_whom(flow: Flow, session: Session) -> None:
+@responder(listen_to_all)
+async def say_whom(ctx: FlowContext, session: FlowSession) -> None:
     await session.send(f"to {session.peer}")
 
 
@@ -252,10 +252,10 @@ async def test_all_may_begin_with_receiving(nodes: FlowNodes) -> None:
 
 
 @flow
-async def hear_double(flow: Flow, peer: str) -> str:
-    session = flow.open(peer)
+async def hear_double(ctx: FlowContext, peer: str) -> str:
+    session = ctx.open_session(peer)
     try:
-        await flow.receive_all([session, session], str)
+        await ctx.receive_all([session, session], str)
     except UsageError as error:
         return str(error)
     return "heard"
@@ -266,20 +266,20 @@ async def test_a_session_cannot_be_given_twice(nodes: FlowNodes) -> None:
 
 
 @flow
-async def order(flow: Flow, shop: str, depot: str) -> str:
-    session = flow.open(shop)
+async def order(ctx: FlowContext, shop: str, depot: str) -> str:
+    session = ctx.open_session(shop)
     return await session.send_and_receive(depot, str)
 
 
-@responds_to(order)
-async def sell(flow: Flow, session: Session) -> None:
-    depot = flow.open(await session.receive(str))
+@responder(order)
+async def sell(ctx: FlowContext, session: FlowSession) -> None:
+    depot = ctx.open_session(await session.receive(str))
     parcel = await depot.send_and_receive(session.peer, str)
-    await session.send(f"{parcel} by {flow.name}")
+    await session.send(f"{parcel} by {ctx.name}")
 
 
-@responds_to(sell)
-async def ship(flow: Flow, session: Session) -> None:
+@responder(sell)
+async def ship(ctx: FlowContext, session: FlowSession) -> None:
     await session.send(f"parcel for {await session.receive(str)}")
 
 
@@ -294,20 +294,20 @@ async def test_a_responder_opens_a_session_back(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", order, ship)
     await nodes.start("beta", sell)
     assert await alpha.run(order, "beta", "alpha") == "parcel for alpha by sell"
-    await alpha.until_listed("ship", Status.DONE)
+    await alpha.until_listed("ship", FlowStatus.COMPLETED)
 
 
 @flow(version=2)
-async def visit(flow: Flow, peer: str) -> list[str]:
-    first = await flow.call(ping, peer)
-    second = await flow.call(bargain, peer, 1)
-    return [first, second[0].item, await flow.open(peer).send_and_receive("visit", str)]
+async def visit(ctx: FlowContext, peer: str) -> list[str]:
+    first = await ctx.run_subflow(ping, peer)
+    second = await ctx.run_subflow(bargain, peer, 1)
+    return [first, second[0].item, await ctx.open_session(peer).send_and_receive("visit", str)]
 
 
-@responds_to(visit)
-async def receive_visit(flow: Flow, session: Session) -> None:
+@responder(visit)
+async def receive_visit(ctx: FlowContext, session: FlowSession) -> None:
     await session.receive(str)
-    info = await session.info()
+    info = await session.peer_info()
     await session.send(f"{info.name} {info.version}")
 
 
@@ -315,32 +315,32 @@ async def test_a_subflow_opens_sessions_in_its_own_name(nodes: FlowNodes) -> Non
     alpha = await nodes.start("alpha", visit)
     beta = await nodes.start("beta", pong, haggle, receive_visit)
     assert await alpha.run(visit, "beta") == ["Pong", "tea", "visit 2"]
-    await beta.until_listed("pong", Status.DONE)
+    await beta.until_listed("pong", FlowStatus.COMPLETED)
 
 
 @flow
-async def keep_open(flow: Flow, peer: str) -> str:
-    session = flow.open(peer)
+async def keep_open(ctx: FlowContext, peer: str) -> str:
+    session = ctx.open_session(peer)
 
     async def talk() -> str:
         return await session.send_and_receive("Ping", str)
 
-    answers = await flow.gather(talk(), flow.call(pass_session, peer))
+    answers = await ctx.gather(talk(), ctx.run_subflow(pass_session, peer))
     return " ".join(answers)
 
 
 @flow
-async def pass_session(flow: Flow, peer: str) -> str:
-    return await flow.open(peer).send_and_receive("from below", str)
+async def pass_session(ctx: FlowContext, peer: str) -> str:
+    return await ctx.open_session(peer).send_and_receive("from below", str)
 
 
-@responds_to(keep_open)
-async def answer_above(flow: Flow, session: Session) -> None:
+@responder(keep_open)
+async def answer_above(ctx: FlowContext, session: FlowSession) -> None:
     await session.send(f"above: {await session.receive(str)}")
 
 
-@responds_to(pass_session)
-async def answer_below(flow: Flow, session: Session) -> None:
+@responder(pass_session)
+async def answer_below(ctx: FlowContext, session: FlowSession) -> None:
     await session.send(f"below: {await session.receive(str)}")
 
 

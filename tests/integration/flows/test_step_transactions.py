@@ -3,40 +3,57 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import sqlalchemy
+from sqlalchemy.orm import Session as SqlSession
 
 from postroad.durable import Transaction
-from postroad.flows import Flow, FlowTimeout, Retry, Session, Status, flow, responds_to
+from postroad.flows import (
+    INJECTED,
+    FlowContext,
+    FlowSession,
+    FlowStatus,
+    FlowTimeoutError,
+    RetryPolicy,
+    StepId,
+    StoreConnection,
+    flow,
+    responder,
+)
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_pairs import Recorder
 from tests.support.flows.nodes import FlowNodes
 
-SOON = Retry(attempts=4, first_s=0.001, max_s=0.004)
+SOON = RetryPolicy(max_attempts=4, initial_delay_s=0.001, max_delay_s=0.004)
 
 
-async def create_books(tx: Transaction) -> None:
+async def create_books(tx: Transaction = INJECTED) -> None:
     await tx.execute("CREATE TABLE books (number INTEGER, step TEXT)")
 
 
-async def book(number: int, tx: Transaction, step_id: str) -> int:
+async def book(number: int, tx: Transaction = INJECTED, step_id: StepId = INJECTED) -> int:
     await tx.execute(f"INSERT INTO books VALUES ({number}, '{step_id}')")
     return len(await tx.execute("SELECT * FROM books"))
 
 
-async def book_and_fail(number: int, tx: Transaction, step_id: str) -> None:
+async def book_and_fail(
+    number: int, tx: Transaction = INJECTED, step_id: StepId = INJECTED
+) -> None:
     await book(number, tx, step_id)
-    tx.post("alpha", "orders", b"never")
+    tx.send("orders", b"never", to="alpha")
     raise ValueError("after all that")
 
 
-def book_plainly(number: int, connection: Any, step_id: str) -> int:
+def book_plainly(
+    number: int, connection: StoreConnection = INJECTED, step_id: StepId = INJECTED
+) -> int:
     connection.execute(f"INSERT INTO books VALUES ({number}, '{step_id}')")
     return len(connection.execute("SELECT * FROM books").fetchall())
 
 
-def book_by_session(number: int, sql_session: Any, step_id: str) -> int:
+def book_by_session(
+    number: int, sql_session: SqlSession = INJECTED, step_id: StepId = INJECTED
+) -> int:
     statement = sqlalchemy.text("INSERT INTO books VALUES (:number, :step)")
     sql_session.execute(statement, {"number": number, "step": step_id})
     sql_session.commit()
@@ -44,12 +61,12 @@ def book_by_session(number: int, sql_session: Any, step_id: str) -> int:
 
 
 @flow
-async def keep_books(flow: Flow, count: int) -> list[int]:
-    await flow.step(create_books)
-    results = [await flow.step(book, number) for number in range(count)]
-    await flow.signal("go", bool)
-    results += [await flow.step(book_plainly, number) for number in range(count, 2 * count)]
-    results += [await flow.step(book_by_session, number) for number in range(2 * count, 3 * count)]
+async def keep_books(ctx: FlowContext, count: int) -> list[int]:
+    await ctx.step(create_books)
+    results = [await ctx.step(book, number) for number in range(count)]
+    await ctx.wait_for_signal("go", bool)
+    results += [await ctx.step(book_plainly, number) for number in range(count, 2 * count)]
+    results += [await ctx.step(book_by_session, number) for number in range(2 * count, 3 * count)]
     return results
 
 
@@ -67,24 +84,28 @@ async def test_rows_are_written_once_with_the_step(nodes: FlowNodes) -> None:
 
 
 @flow
-async def fail_to_book(flow: Flow) -> list[str]:
-    await flow.step(create_books)
+async def fail_to_book(ctx: FlowContext) -> list[str]:
+    await ctx.step(create_books)
     seen = []
     for function in (book_and_fail, fail_plainly, fail_by_session):
         try:
-            await flow.step(function, 1, retry=SOON)
+            await ctx.step.with_options(retry=SOON)(function, 1)
         except ValueError as error:
             seen.append(str(error))
-    await flow.step(book, 2)
+    await ctx.step(book, 2)
     return seen
 
 
-def fail_plainly(number: int, connection: Any, step_id: str) -> None:
+def fail_plainly(
+    number: int, connection: StoreConnection = INJECTED, step_id: StepId = INJECTED
+) -> None:
     book_plainly(number, connection, step_id)
     raise ValueError("plainly")
 
 
-def fail_by_session(number: int, sql_session: Any, step_id: str) -> None:
+def fail_by_session(
+    number: int, sql_session: SqlSession = INJECTED, step_id: StepId = INJECTED
+) -> None:
     book_by_session(number, sql_session, step_id)
     raise ValueError("by session")
 
@@ -96,18 +117,18 @@ async def test_a_step_that_raises_leaves_nothing(nodes: FlowNodes) -> None:
     seen = await alpha.run(fail_to_book)
     assert seen == ["after all that", "plainly", "by session"]
     assert [number for number, _ in await alpha.rows("SELECT * FROM books")] == [2]
-    await alpha.station.mail.post("alpha", "orders", b"last")
+    await alpha.station.mail.send("orders", b"last", to="alpha")
     assert await recorder.until(1) == [b"last"]
 
 
 async def test_many_flows_book_at_the_same_time(nodes: FlowNodes) -> None:
     @flow
-    async def book_two(flow: Flow, number: int) -> None:
-        await flow.gather(flow.step(book, number), flow.step(book, -number))
+    async def book_two(ctx: FlowContext, number: int) -> None:
+        await ctx.gather(ctx.step(book, number), ctx.step(book, -number))
 
     @flow
-    async def open_books(flow: Flow) -> None:
-        await flow.step(create_books)
+    async def open_books(ctx: FlowContext) -> None:
+        await ctx.step(create_books)
 
     alpha = await nodes.start("alpha", open_books, book_two)
     await alpha.run(open_books)
@@ -120,21 +141,21 @@ async def test_many_flows_book_at_the_same_time(nodes: FlowNodes) -> None:
 
 
 @flow
-async def pay(flow: Flow, peer: str, amount: int) -> int:
-    await flow.step(book, -amount)
-    return await flow.open(peer).send_and_receive(amount, int)
+async def pay(ctx: FlowContext, peer: str, amount: int) -> int:
+    await ctx.step(book, -amount)
+    return await ctx.open_session(peer).send_and_receive(amount, int)
 
 
-@responds_to(pay)
-async def be_paid(flow: Flow, session: Session) -> None:
+@responder(pay)
+async def be_paid(ctx: FlowContext, session: FlowSession) -> None:
     amount = await session.receive(int)
-    await flow.step(book, amount)
+    await ctx.step(book, amount)
     await session.send(amount)
 
 
 @flow
-async def open_books(flow: Flow) -> None:
-    await flow.step(create_books)
+async def open_books(ctx: FlowContext) -> None:
+    await ctx.step(create_books)
 
 
 async def test_both_nodes_book_what_they_talk_about(nodes: FlowNodes) -> None:
@@ -150,13 +171,13 @@ async def test_both_nodes_book_what_they_talk_about(nodes: FlowNodes) -> None:
 
 
 async def test_what_a_step_posts_is_posted_once(nodes: FlowNodes) -> None:
-    async def post(number: int, tx: Transaction) -> int:
-        return tx.post("alpha", "orders", b"%d" % number)
+    async def post(number: int, tx: Transaction = INJECTED) -> int:
+        return tx.send("orders", b"%d" % number, to="alpha")
 
     @flow
-    async def post_all(flow: Flow) -> int:
-        ids = [await flow.step(post, number) for number in range(5)]
-        await flow.signal("go", bool)
+    async def post_all(ctx: FlowContext) -> int:
+        ids = [await ctx.step(post, number) for number in range(5)]
+        await ctx.wait_for_signal("go", bool)
         return len(set(ids))
 
     alpha = await nodes.start("alpha", post_all)
@@ -171,28 +192,30 @@ async def test_what_a_step_posts_is_posted_once(nodes: FlowNodes) -> None:
 
 
 async def test_a_transaction_that_touches_nothing_is_a_step_like_others(nodes: FlowNodes) -> None:
-    async def idle(tx: Transaction) -> str:
+    async def idle(tx: Transaction = INJECTED) -> str:
         return "nothing"
 
     @flow
-    async def do_nothing(flow: Flow) -> str:
-        return await flow.step(idle)
+    async def do_nothing(ctx: FlowContext) -> str:
+        return await ctx.step(idle)
 
     assert await nodes.run(do_nothing) == "nothing"
 
 
 async def test_a_withdrawn_transaction_leaves_nothing(nodes: FlowNodes) -> None:
-    async def book_slowly(number: int, tx: Transaction, step_id: str) -> None:
+    async def book_slowly(
+        number: int, tx: Transaction = INJECTED, step_id: StepId = INJECTED
+    ) -> None:
         await book(number, tx, step_id)
         await asyncio.Event().wait()
 
     @flow
-    async def lose(flow: Flow) -> str:
-        await flow.step(create_books)
-        name, _ = await flow.select(
-            slow=flow.step(book_slowly, 1), signal=flow.signal("enough", bool)
+    async def lose(ctx: FlowContext) -> str:
+        await ctx.step(create_books)
+        name, _ = await ctx.select(
+            slow=ctx.step(book_slowly, 1), signal=ctx.wait_for_signal("enough", bool)
         )
-        await flow.step(book, 2)
+        await ctx.step(book, 2)
         return name
 
     alpha, handle = await nodes.begin(lose)
@@ -203,17 +226,19 @@ async def test_a_withdrawn_transaction_leaves_nothing(nodes: FlowNodes) -> None:
 
 
 async def test_a_time_limit_undoes_a_transaction(nodes: FlowNodes) -> None:
-    async def book_slowly(number: int, tx: Transaction, step_id: str) -> None:
+    async def book_slowly(
+        number: int, tx: Transaction = INJECTED, step_id: StepId = INJECTED
+    ) -> None:
         await book(number, tx, step_id)
         await asyncio.Event().wait()
 
     @flow
-    async def hurry(flow: Flow) -> str:
-        await flow.step(create_books)
+    async def hurry(ctx: FlowContext) -> str:
+        await ctx.step(create_books)
         try:
-            await flow.step(book_slowly, 1, timeout=0.03)
+            await ctx.step.with_options(timeout=0.03)(book_slowly, 1)
         except TimeoutError:
-            await flow.step(book, 2)
+            await ctx.step(book, 2)
         return "done"
 
     alpha = await nodes.start("alpha", hurry)
@@ -224,16 +249,18 @@ async def test_a_time_limit_undoes_a_transaction(nodes: FlowNodes) -> None:
 async def test_a_paused_transaction_is_undone_and_done_later(nodes: FlowNodes) -> None:
     began = asyncio.Event()
 
-    async def book_at_last(number: int, tx: Transaction, step_id: str) -> None:
+    async def book_at_last(
+        number: int, tx: Transaction = INJECTED, step_id: StepId = INJECTED
+    ) -> None:
         await book(number, tx, step_id)
         if not began.is_set():
             began.set()
             await asyncio.Event().wait()
 
     @flow
-    async def rest(flow: Flow) -> str:
-        await flow.step(create_books)
-        await flow.step(book_at_last, 1)
+    async def rest(ctx: FlowContext) -> str:
+        await ctx.step(create_books)
+        await ctx.step(book_at_last, 1)
         return "done"
 
     alpha, handle = await nodes.begin(rest)
@@ -241,7 +268,7 @@ async def test_a_paused_transaction_is_undone_and_done_later(nodes: FlowNodes) -
         await began.wait()
         await alpha.flows.pause(handle.id)
     assert await alpha.rows("SELECT * FROM books") == []
-    assert (await alpha.flows.show(handle.id)).status is Status.PAUSED
+    assert (await alpha.flows.show(handle.id)).status is FlowStatus.PAUSED
     await alpha.flows.resume(handle.id)
     assert await handle.result(DEADLINE_S) == "done"
     assert [number for number, _ in await alpha.rows("SELECT * FROM books")] == [1]
@@ -251,7 +278,7 @@ async def test_an_open_transaction_is_killed_or_stopped(nodes: FlowNodes) -> Non
     began = asyncio.Event()
     calls: list[int] = []
 
-    async def book_first(tx: Transaction) -> None:
+    async def book_first(tx: Transaction = INJECTED) -> None:
         await create_books(tx)
         calls.append(1)
         began.set()
@@ -259,8 +286,8 @@ async def test_an_open_transaction_is_killed_or_stopped(nodes: FlowNodes) -> Non
             await asyncio.Event().wait()
 
     @flow
-    async def slow(flow: Flow) -> str:
-        await flow.step(book_first)
+    async def slow(ctx: FlowContext) -> str:
+        await ctx.step(book_first)
         return "booked"
 
     alpha = await nodes.start("alpha", slow)
@@ -279,19 +306,19 @@ async def test_an_open_transaction_is_killed_or_stopped(nodes: FlowNodes) -> Non
 async def test_what_is_said_while_a_transaction_is_open_is_read_once(nodes: FlowNodes) -> None:
     began, is_free = asyncio.Event(), asyncio.Event()
 
-    async def book_slowly(tx: Transaction) -> None:
+    async def book_slowly(tx: Transaction = INJECTED) -> None:
         await create_books(tx)
         began.set()
         await is_free.wait()
 
     @flow
-    async def listen(flow: Flow) -> list[str]:
-        await flow.step(book_slowly)
-        seen = [await flow.signal("text", str)]
-        await flow.signal("end", bool)
+    async def listen(ctx: FlowContext) -> list[str]:
+        await ctx.step(book_slowly)
+        seen = [await ctx.wait_for_signal("text", str)]
+        await ctx.wait_for_signal("end", bool)
         try:
-            seen.append(await flow.signal("text", str, timeout=0.02))
-        except FlowTimeout:
+            seen.append(await ctx.wait_for_signal("text", str, timeout=0.02))
+        except FlowTimeoutError:
             seen.append("no more")
         return seen
 

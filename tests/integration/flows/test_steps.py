@@ -12,12 +12,21 @@ from pathlib import Path
 import pytest
 
 from postroad.core.errors import PostroadError
-from postroad.flows import Flow, Retry, Status, flow
-from postroad.flows.errors import StepFailed, Unrecordable
+from postroad.durable import Transaction
+from postroad.flows import (
+    INJECTED,
+    FlowContext,
+    FlowStatus,
+    RetryPolicy,
+    StepId,
+    StoreConnection,
+    flow,
+)
+from postroad.flows.errors import SerializationError, StepFailedError
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.flows.nodes import FlowNodes
 
-SOON = Retry(attempts=4, first_s=0.001, max_s=0.004)
+SOON = RetryPolicy(max_attempts=4, initial_delay_s=0.001, max_delay_s=0.004)
 
 
 class Sold(PostroadError):
@@ -59,11 +68,11 @@ async def test_plain_functions_run_in_threads_and_coroutines_on_the_loop(nodes: 
         return which_loop()
 
     @flow
-    async def look(flow: Flow) -> list[int]:
+    async def look(ctx: FlowContext) -> list[int]:
         return [
-            await flow.step(which_thread),
-            await flow.step(which_loop),
-            await flow.step(make_awaitable),
+            await ctx.step(which_thread),
+            await ctx.step(which_loop),
+            await ctx.step(make_awaitable),
         ]
 
     loop = asyncio.get_running_loop()
@@ -76,11 +85,11 @@ async def test_a_plain_function_keeps_nobody_waiting(nodes: FlowNodes) -> None:
     both = threading.Barrier(2)
 
     @flow
-    async def meet(flow: Flow) -> list[bool]:
+    async def meet(ctx: FlowContext) -> list[bool]:
         def wait() -> bool:
             return both.wait(10) >= 0
 
-        return await flow.gather(flow.step(wait), flow.step(wait))
+        return await ctx.gather(ctx.step(wait), ctx.step(wait))
 
     assert await nodes.run(meet) == [True, True]
 
@@ -96,8 +105,8 @@ async def test_more_functions_than_threads(nodes: FlowNodes) -> None:
         return number
 
     @flow
-    async def many(flow: Flow) -> list[int]:
-        return await flow.gather(*(flow.step(work, number) for number in range(30)))
+    async def many(ctx: FlowContext) -> list[int]:
+        return await ctx.gather(*(ctx.step(work, number) for number in range(30)))
 
     alpha = await nodes.start("alpha", many, threads=2)
     assert await alpha.run(many) == list(range(30))
@@ -112,13 +121,13 @@ async def test_a_function_that_is_given_up_before_its_turn_is_not_called(nodes: 
         assert release.wait(DEADLINE_S)
 
     @flow
-    async def choose(flow: Flow) -> str:
-        name, _ = await flow.select(
-            blocked=flow.step(block),
-            queued=flow.step(called.append, "queued"),
-            told=flow.signal("go", str),
+    async def choose(ctx: FlowContext) -> str:
+        name, _ = await ctx.select(
+            blocked=ctx.step(block),
+            queued=ctx.step(called.append, "queued"),
+            told=ctx.wait_for_signal("go", str),
         )
-        await flow.step(called.append, "last")
+        await ctx.step(called.append, "last")
         return name
 
     alpha = await nodes.start("alpha", choose, threads=1)
@@ -135,8 +144,8 @@ ENDLESS = """
 import asyncio, sys, threading
 
 from postroad import MessagingService, run
-from postroad.durable import Mail, SqliteStore, StaticDirectory
-from postroad.flows import Flow, Flows, flow
+from postroad.durable import DurableQueues, SqliteStore, StaticPeerDirectory
+from postroad.flows import FlowContext, FlowService, flow
 
 begun = threading.Event()
 
@@ -147,17 +156,17 @@ def wait_for_ever() -> None:
 
 
 @flow
-async def endless(flow: Flow) -> None:
-    await flow.step(wait_for_ever)
+async def endless(ctx: FlowContext) -> None:
+    await ctx.step(wait_for_ever)
 
 
 async def main() -> None:
     async with (
         MessagingService("demo", "alpha") as alpha,
-        Mail(alpha, SqliteStore(sys.argv[1]), directory=StaticDirectory()) as mail,
-        Flows(mail, [endless]) as flows,
+        DurableQueues(alpha, SqliteStore(sys.argv[1]), directory=StaticPeerDirectory()) as queues,
+        FlowService(queues, [endless]) as flows,
     ):
-        await flows.begin(endless)
+        await flows.start_flow(endless)
         await asyncio.to_thread(begun.wait)
     print("stopped")
 
@@ -187,10 +196,10 @@ async def test_arguments_results_and_names(nodes: FlowNodes) -> None:
         return x, y
 
     @flow
-    async def work(flow: Flow, start: Point) -> list[object]:
-        first = await flow.step(move, start)
-        second = await flow.step(move, first, by=10, name="a long way")
-        return [second.x, second.y, await flow.step(both, 1, 2) == (1, 2)]
+    async def work(ctx: FlowContext, start: Point) -> list[object]:
+        first = await ctx.step(move, start)
+        second = await ctx.step.with_options(name="a long way")(move, first, by=10)
+        return [second.x, second.y, await ctx.step(both, 1, 2) == (1, 2)]
 
     alpha, handle = await nodes.begin(work, Point(1, 2))
     assert await handle.result(DEADLINE_S) == [12, 13, True]
@@ -205,12 +214,12 @@ async def test_a_step_that_is_done_is_not_done_again(nodes: FlowNodes) -> None:
     calls: list[int] = []
 
     @flow
-    async def count(flow: Flow) -> int:
+    async def count(ctx: FlowContext) -> int:
         for number in range(10):
-            await flow.step(calls.append, number)
-        await flow.signal("go", bool)
+            await ctx.step(calls.append, number)
+        await ctx.wait_for_signal("go", bool)
         for number in range(10, 20):
-            await flow.step(calls.append, number)
+            await ctx.step(calls.append, number)
         return len(calls)
 
     alpha, handle = await nodes.begin(count)
@@ -224,16 +233,16 @@ async def test_a_step_that_is_done_is_not_done_again(nodes: FlowNodes) -> None:
 async def test_a_step_is_tried_again_as_often_as_it_may(nodes: FlowNodes) -> None:
     calls: list[str] = []
 
-    async def flaky(step_id: str, failures: int) -> int:
+    async def flaky(failures: int, step_id: StepId = INJECTED) -> int:
         calls.append(step_id)
         if len(calls) <= failures:
             raise ValueError(f"call {len(calls)}")
         return len(calls)
 
     @flow
-    async def try_hard(flow: Flow, failures: int) -> str:
+    async def try_hard(ctx: FlowContext, failures: int) -> str:
         try:
-            return str(await flow.step(flaky, failures=failures, retry=SOON))
+            return str(await ctx.step.with_options(retry=SOON)(flaky, failures=failures))
         except ValueError as error:
             return str(error)
 
@@ -256,9 +265,9 @@ async def test_a_step_without_retry_is_tried_once(nodes: FlowNodes) -> None:
         raise KeyError("no")
 
     @flow
-    async def try_once(flow: Flow) -> str:
+    async def try_once(ctx: FlowContext) -> str:
         try:
-            await flow.step(fail)
+            await ctx.step(fail)
         except KeyError as error:
             return repr(error)
         return ""
@@ -277,13 +286,13 @@ async def test_each_attempt_has_its_time(nodes: FlowNodes) -> None:
         return "in time"
 
     @flow
-    async def hurry(flow: Flow) -> list[str]:
+    async def hurry(ctx: FlowContext) -> list[str]:
         seen = []
         try:
-            await flow.step(slow, timeout=0.02)
+            await ctx.step.with_options(timeout=0.02)(slow)
         except TimeoutError as error:
             seen.append(type(error).__name__)
-        seen.append(await flow.step(slow, timeout=0.02, retry=SOON))
+        seen.append(await ctx.step.with_options(timeout=0.02, retry=SOON)(slow))
         return seen
 
     assert await nodes.run(hurry) == ["TimeoutError", "in time"]
@@ -292,32 +301,34 @@ async def test_each_attempt_has_its_time(nodes: FlowNodes) -> None:
 
 async def test_a_result_that_cannot_be_written_down(nodes: FlowNodes) -> None:
     @flow
-    async def odd(flow: Flow) -> str:
+    async def odd(ctx: FlowContext) -> str:
         try:
-            await flow.step(object)
-        except Unrecordable as error:
+            await ctx.step(object)
+        except SerializationError as error:
             return str(error)
         return ""
 
     @flow
-    async def very_odd(flow: Flow) -> object:
+    async def very_odd(ctx: FlowContext) -> object:
         return object()
 
     alpha = await nodes.start("alpha", odd, very_odd)
     text = await alpha.run(odd)
     assert "what step 'object' returned cannot be written down" in text
     handle = await alpha.begin(very_odd)
-    parked = await alpha.until(handle.id, Status.PARKED)
+    parked = await alpha.until(handle.id, FlowStatus.PARKED)
     assert "the result of very_odd cannot be written down" in str(parked.error)
 
 
 async def test_arguments_of_a_flow_that_cannot_be_written_down(nodes: FlowNodes) -> None:
     @flow
-    async def take(flow: Flow, thing: object) -> None:
-        await flow.sleep(0)
+    async def take(ctx: FlowContext, thing: object) -> None:
+        await ctx.sleep(0)
 
     alpha = await nodes.start("alpha", take)
-    with pytest.raises(Unrecordable, match="an argument of flow 'take' cannot be written down"):
+    with pytest.raises(
+        SerializationError, match="an argument of flow 'take' cannot be written down"
+    ):
         await alpha.begin(take, object())
     assert await alpha.flows.list() == []
 
@@ -330,22 +341,22 @@ async def test_errors_come_back_as_what_they_were(nodes: FlowNodes) -> None:
         raise [Sold("tea", 3), OSError(2, "gone"), Stubborn(reason="so"), Local("here")][which]
 
     @flow
-    async def fail_in_all_ways(flow: Flow) -> list[str]:
+    async def fail_in_all_ways(ctx: FlowContext) -> list[str]:
         seen = []
         try:
-            await flow.step(fail, 0)
+            await ctx.step(fail, 0)
         except Sold as error:
             seen.append(f"{error.item} {error.left}")
         try:
-            await flow.step(fail, 1)
+            await ctx.step(fail, 1)
         except FileNotFoundError as error:
             seen.append(f"{error.errno} {error.strerror}")
         for which in (2, 3):
             try:
-                await flow.step(fail, which)
-            except StepFailed as failed:
+                await ctx.step(fail, which)
+            except StepFailedError as failed:
                 seen.append(f"{failed.kind.rpartition('.')[2]} {failed.detail}")
-        await flow.signal("go", bool)
+        await ctx.wait_for_signal("go", bool)
         return seen
 
     alpha, handle = await nodes.begin(fail_in_all_ways)
@@ -361,7 +372,7 @@ async def test_the_id_of_a_step_stays_the_same(nodes: FlowNodes) -> None:
     seen: list[str] = []
     is_free = asyncio.Event()
 
-    async def note(step_id: str) -> str:
+    async def note(step_id: StepId = INJECTED) -> str:
         seen.append(step_id)
         if len(seen) < 3:
             raise ConnectionError("not yet")
@@ -369,9 +380,9 @@ async def test_the_id_of_a_step_stays_the_same(nodes: FlowNodes) -> None:
         return step_id
 
     @flow
-    async def identify(flow: Flow) -> list[str]:
-        first = await flow.step(note, retry=SOON)
-        second, third = await flow.gather(flow.step(note), flow.step(note))
+    async def identify(ctx: FlowContext) -> list[str]:
+        first = await ctx.step.with_options(retry=SOON)(note)
+        second, third = await ctx.gather(ctx.step(note), ctx.step(note))
         return [first, second, third]
 
     alpha, handle = await nodes.begin(identify)
@@ -398,13 +409,13 @@ def copy_of(texts: list[str]) -> list[str]:
 
 async def test_now_random_and_uuid_are_the_same_when_code_is_run_again(nodes: FlowNodes) -> None:
     @flow
-    async def chance(flow: Flow) -> list[list[str]]:
+    async def chance(ctx: FlowContext) -> list[list[str]]:
         seen: list[str] = []
         for _ in range(4):
-            seen += [str(flow.uuid()), flow.now().isoformat(), str(flow.random().random())]
-            await flow.sleep(0.002)
-        noted = await flow.step(copy_of, seen)
-        await flow.signal("go", bool)
+            seen += [str(ctx.uuid()), ctx.now().isoformat(), str(ctx.random().random())]
+            await ctx.sleep(0.002)
+        noted = await ctx.step(copy_of, seen)
+        await ctx.wait_for_signal("go", bool)
         return [seen, noted]
 
     alpha = await nodes.start("alpha", chance)
@@ -424,22 +435,22 @@ async def test_now_random_and_uuid_are_the_same_when_code_is_run_again(nodes: Fl
 
 
 async def test_a_step_nobody_can_run_is_explained(nodes: FlowNodes) -> None:
-    def confused(tx: object) -> None:
+    def confused(tx: Transaction = INJECTED) -> None:
         raise AssertionError(tx)
 
-    async def confused_too(connection: object) -> None:
+    async def confused_too(connection: StoreConnection = INJECTED) -> None:
         raise AssertionError(connection)
 
     @flow
-    async def run_them(flow: Flow) -> list[str]:
+    async def run_them(ctx: FlowContext) -> list[str]:
         seen = []
         for function in (confused, confused_too):
             try:
-                await flow.step(function)
+                await ctx.step(function)
             except PostroadError as error:
                 seen.append(str(error))
         return seen
 
     first, second = await nodes.run(run_them)
-    assert "has a parameter tx, so it must be an `async def`" in first
-    assert "has a parameter connection, so it must not be an `async def`" in second
+    assert "asks for a Transaction, so it must be an `async def`" in first
+    assert "asks for a StoreConnection, so it must be a `def`" in second

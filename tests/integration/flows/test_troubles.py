@@ -11,16 +11,16 @@ import pytest
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.flows import (
-    Flow,
+    FlowContext,
     FlowError,
-    PeerFailed,
-    Session,
-    SessionEnded,
-    Status,
+    FlowSession,
+    FlowStatus,
+    PeerFlowFailedError,
+    SessionEndedError,
     flow,
-    responds_to,
+    responder,
 )
-from postroad.flows.quarantine import STRIKES_MAX
+from postroad.flows.quarantine import CRASHES_ALONE_MAX
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.mail_pairs import until_empty
 from tests.support.flows.nodes import FlowNodes
@@ -54,8 +54,11 @@ async def test_an_error_that_may_pass_is_tried_again(nodes: FlowNodes, error: Ex
     before, shaky = Shaky(0, error), Shaky(4, error)
 
     @flow
-    async def work(flow: Flow) -> list[int]:
-        return [await flow.step(before, name="before"), await flow.step(shaky, name="shaky")]
+    async def work(ctx: FlowContext) -> list[int]:
+        return [
+            await ctx.step.with_options(name="before")(before),
+            await ctx.step.with_options(name="shaky")(shaky),
+        ]
 
     alpha = await nodes.start("alpha", work, attempts_max=4)
     handle = await alpha.begin(work)
@@ -71,17 +74,17 @@ async def test_after_so_many_attempts_an_operator_must_look(nodes: FlowNodes) ->
     shaky = Shaky(1000, ConnectionError("no route"))
 
     @flow
-    async def work(flow: Flow) -> int:
-        return await flow.step(shaky, name="shaky")
+    async def work(ctx: FlowContext) -> int:
+        return await ctx.step.with_options(name="shaky")(shaky)
 
     alpha = await nodes.start("alpha", work, attempts_max=3)
     handle = await alpha.begin(work)
-    parked = await alpha.until(handle.id, Status.PARKED)
+    parked = await alpha.until(handle.id, FlowStatus.PARKED)
     assert parked.error == "ConnectionError: no route"
     assert "raise self.error" in str(parked.detail)
     assert shaky.calls == 4
     await alpha.flows.retry(handle.id)
-    await alpha.until(handle.id, Status.PARKED)
+    await alpha.until(handle.id, FlowStatus.PARKED)
     assert shaky.calls == 8
     shaky.failures = 0
     await alpha.flows.retry(handle.id)
@@ -90,8 +93,11 @@ async def test_after_so_many_attempts_an_operator_must_look(nodes: FlowNodes) ->
 
 async def test_progress_gives_new_attempts(nodes: FlowNodes) -> None:
     @flow
-    async def work(flow: Flow) -> list[int]:
-        return [await flow.step(it, name=f"shaky {index}") for index, it in enumerate(all_shaky)]
+    async def work(ctx: FlowContext) -> list[int]:
+        return [
+            await ctx.step.with_options(name=f"shaky {index}")(it)
+            for index, it in enumerate(all_shaky)
+        ]
 
     all_shaky = [Shaky(3, ConnectionError("no route")) for _ in range(4)]
     alpha = await nodes.start("alpha", work, attempts_max=3)
@@ -102,16 +108,16 @@ async def test_while_it_waits_to_be_tried_again(nodes: FlowNodes) -> None:
     shaky = Shaky(1, ConnectionError("no route"))
 
     @flow
-    async def work(flow: Flow) -> int:
-        return await flow.step(shaky, name="shaky")
+    async def work(ctx: FlowContext) -> int:
+        return await ctx.step.with_options(name="shaky")(shaky)
 
     alpha = await nodes.start("alpha", work, retry_first_s=1000.0, retry_max_s=1000.0)
     handle = await alpha.begin(work)
-    retrying = await alpha.until(handle.id, Status.RETRYING)
+    retrying = await alpha.until(handle.id, FlowStatus.RETRYING)
     assert (retrying.error, retrying.attempts) == ("ConnectionError: no route", 1)
     assert retrying.wakes_at is not None and retrying.wakes_at > retrying.started_at + 100
     await alpha.restart()
-    assert (await alpha.flows.show(handle.id)).status is Status.RETRYING
+    assert (await alpha.flows.show(handle.id)).status is FlowStatus.RETRYING
     assert shaky.calls == 1
     await alpha.flows.retry(handle.id)
     assert await alpha.result(handle.id) == 2
@@ -122,8 +128,8 @@ async def test_an_error_of_the_code_itself_is_tried_again_too(nodes: FlowNodes) 
     steps: list[int] = []
 
     @flow
-    async def work(flow: Flow) -> str:
-        await flow.step(steps.append, 1)
+    async def work(ctx: FlowContext) -> str:
+        await ctx.step(steps.append, 1)
         runs.append(1)
         if len(runs) < 4:
             raise ConnectionError("raised between steps")
@@ -141,21 +147,21 @@ async def test_a_parked_flow_goes_on_with_mended_code(nodes: FlowNodes) -> None:
         return 1 / number
 
     @flow(name="work")
-    async def broken(flow: Flow, peer: str) -> float:
-        session = flow.open(peer)
+    async def broken(ctx: FlowContext, peer: str) -> float:
+        session = ctx.open_session(peer)
         number = await session.send_and_receive("a number", int)
-        await flow.step(calls.append, "before")
-        return await flow.step(divide, number)
+        await ctx.step(calls.append, "before")
+        return await ctx.step(divide, number)
 
     @flow(name="work")
-    async def mended(flow: Flow, peer: str) -> float:
-        session = flow.open(peer)
+    async def mended(ctx: FlowContext, peer: str) -> float:
+        session = ctx.open_session(peer)
         number = await session.send_and_receive("a number", int)
-        await flow.step(calls.append, "before")
-        return await flow.step(divide, number + 4)
+        await ctx.step(calls.append, "before")
+        return await ctx.step(divide, number + 4)
 
-    @responds_to("work")
-    async def reply(flow: Flow, session: Session) -> str:
+    @responder("work")
+    async def reply(ctx: FlowContext, session: FlowSession) -> str:
         await session.receive(str)
         await session.send(0)
         try:
@@ -166,74 +172,74 @@ async def test_a_parked_flow_goes_on_with_mended_code(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", broken)
     beta = await nodes.start("beta", reply)
     handle = await alpha.begin(broken, "beta")
-    parked = await alpha.until(handle.id, Status.PARKED)
+    parked = await alpha.until(handle.id, FlowStatus.PARKED)
     assert parked.error == "ZeroDivisionError: division by zero"
     assert "in divide" in str(parked.detail)
-    (replying,) = await beta.until_listed("reply", Status.RUNNING)
+    (replying,) = await beta.until_listed("reply", FlowStatus.RUNNING)
     await alpha.flows.retry(handle.id)
-    await alpha.until(handle.id, Status.PARKED)
+    await alpha.until(handle.id, FlowStatus.PARKED)
     assert calls == ["before", "divide", "divide"]
     # A new start tries again by itself.
     await alpha.restart_flows(mended)
     assert await alpha.result(handle.id) == 0.25
     assert calls == ["before", "divide", "divide", "divide"]
-    assert await beta.result(replying.id) == "SessionEnded"
+    assert await beta.result(replying.id) == "SessionEndedError"
     assert (await alpha.flows.show(handle.id)).error is None
 
 
 async def test_what_is_said_to_a_parked_flow_is_kept(nodes: FlowNodes) -> None:
     @flow(name="work")
-    async def ask(flow: Flow, peer: str) -> int:
-        session = flow.open(peer)
+    async def ask(ctx: FlowContext, peer: str) -> int:
+        session = ctx.open_session(peer)
         for number in range(5):
             await session.send(number)
-            await flow.signal("next", bool)
+            await ctx.wait_for_signal("next", bool)
         return await session.receive(int)
 
-    @responds_to("work", name="reply")
-    async def broken(flow: Flow, session: Session) -> None:
+    @responder("work", name="reply")
+    async def broken(ctx: FlowContext, session: FlowSession) -> None:
         await session.receive(int)
         raise LookupError("where is it?")
 
-    @responds_to("work", name="reply")
-    async def mended(flow: Flow, session: Session) -> None:
+    @responder("work", name="reply")
+    async def mended(ctx: FlowContext, session: FlowSession) -> None:
         await session.send(sum([await session.receive(int) for _ in range(5)]))
 
     alpha = await nodes.start("alpha", ask)
     beta = await nodes.start("beta", broken)
     handle = await alpha.begin(ask, "beta")
-    (parked,) = await beta.until_listed("reply", Status.PARKED)
+    (parked,) = await beta.until_listed("reply", FlowStatus.PARKED)
     for _ in range(5):
         await alpha.flows.signal(handle.id, "next", True)
     await beta.restart_flows(mended)
     assert await handle.result(DEADLINE_S) == 10
-    await beta.until(parked.id, Status.DONE)
+    await beta.until(parked.id, FlowStatus.COMPLETED)
 
 
 async def test_the_other_end_ends_while_a_flow_is_parked(nodes: FlowNodes) -> None:
     is_mended: list[bool] = []
 
     @flow
-    async def say(flow: Flow, peer: str) -> None:
-        session = flow.open(peer)
+    async def say(ctx: FlowContext, peer: str) -> None:
+        session = ctx.open_session(peer)
         await session.send(1)
-        await flow.signal("end", bool)
+        await ctx.wait_for_signal("end", bool)
 
-    @responds_to(say)
-    async def hear(flow: Flow, session: Session) -> list[str]:
-        await flow.sleep(0.001)
+    @responder(say)
+    async def hear(ctx: FlowContext, session: FlowSession) -> list[str]:
+        await ctx.sleep(0.001)
         if not is_mended:
             raise ValueError("not yet")
         heard = [str(await session.receive(int))]
         try:
             await session.receive(int)
-        except SessionEnded:
+        except SessionEndedError:
             heard.append("ended")
         return heard
 
     alpha, beta = await nodes.pair(say, hear)
     handle = await alpha.begin(say, "beta")
-    (parked,) = await beta.until_listed("hear", Status.PARKED)
+    (parked,) = await beta.until_listed("hear", FlowStatus.PARKED)
     await alpha.flows.signal(handle.id, "end", True)
     await handle.result(DEADLINE_S)
     await until_empty(alpha.station.mail, "beta")
@@ -246,12 +252,12 @@ async def test_a_failed_step_is_recorded_where_the_flow_lives_on(nodes: FlowNode
     shaky = Shaky(1, ValueError("first"))
 
     @flow
-    async def work(flow: Flow) -> int:
+    async def work(ctx: FlowContext) -> int:
         try:
-            return await flow.step(shaky, name="shaky")
+            return await ctx.step.with_options(name="shaky")(shaky)
         except ValueError:
-            await flow.signal("go", bool)
-            return await flow.step(shaky, name="shaky")
+            await ctx.wait_for_signal("go", bool)
+            return await ctx.step.with_options(name="shaky")(shaky)
 
     alpha, handle = await nodes.begin(work)
     await alpha.until_steps(handle.id, 1)
@@ -266,22 +272,22 @@ async def test_waiting_for_what_is_not_recorded_is_explained(nodes: FlowNodes) -
     with pytest.warns(UserWarning, match=r"asyncio\.sleep"):
 
         @flow
-        async def naps(flow: Flow) -> None:
+        async def naps(ctx: FlowContext) -> None:
             await asyncio.sleep(0.01)
 
     async def hidden() -> None:
         await asyncio.sleep(0)
 
     @flow
-    async def naps_shortly(flow: Flow) -> None:
+    async def naps_shortly(ctx: FlowContext) -> None:
         await hidden()
 
     alpha = await nodes.start("alpha", naps, naps_shortly)
     for definition, what in ((naps, "Future"), (naps_shortly, "the event loop")):
         handle = await alpha.begin(definition)
-        parked = await alpha.until(handle.id, Status.PARKED)
-        assert str(parked.error).startswith(f"Nondeterminism: the flow waited for {what}")
-        assert "use flow.sleep, flow.gather and flow.select" in str(parked.error)
+        parked = await alpha.until(handle.id, FlowStatus.PARKED)
+        assert str(parked.error).startswith(f"UnrecordedAwaitError: the flow waited for {what}")
+        assert "use ctx.sleep, ctx.gather and ctx.select" in str(parked.error)
         assert f"in {definition.name}" in str(parked.detail)
 
 
@@ -293,23 +299,23 @@ async def test_a_flow_that_comes_no_further_is_not_taken_up_for_ever(nodes: Flow
         await asyncio.Event().wait()
 
     @flow
-    async def poison(flow: Flow, peer: str) -> None:
-        session = flow.open(peer)
+    async def poison(ctx: FlowContext, peer: str) -> None:
+        session = ctx.open_session(peer)
         await session.send("x")
-        await flow.step(hang)
+        await ctx.step(hang)
 
-    @responds_to(poison)
-    async def reply(flow: Flow, session: Session) -> str:
+    @responder(poison)
+    async def reply(ctx: FlowContext, session: FlowSession) -> str:
         await session.receive(str)
         try:
             await session.receive(str)
-        except PeerFailed as failed:
+        except PeerFlowFailedError as failed:
             return failed.error_id
         return ""
 
     @flow
-    async def innocent(flow: Flow) -> int:
-        return await flow.signal("go", int)
+    async def innocent(ctx: FlowContext) -> int:
+        return await ctx.wait_for_signal("go", int)
 
     disk = MemoryDisk()
 
@@ -334,14 +340,14 @@ async def test_a_flow_that_comes_no_further_is_not_taken_up_for_ever(nodes: Flow
     async def has_begun() -> bool:
         return len(begun) > restarts
 
-    ran = 4 + STRIKES_MAX
+    ran = 4 + CRASHES_ALONE_MAX
     for restarts in range(ran):
         await eventually(has_begun, f"the function ran after {restarts} crashes")
         await crash_and_start()
-    parked = await alpha.until(handle.id, Status.PARKED)
+    parked = await alpha.until(handle.id, FlowStatus.PARKED)
     assert f"the process ended {ran} times while this flow came no further" in str(parked.error)
     await crash_and_start()
-    assert (await alpha.flows.show(handle.id)).status is Status.PARKED
+    assert (await alpha.flows.show(handle.id)).status is FlowStatus.PARKED
     assert len(begun) == ran
     # A flow that only waits has no part in it.
     await alpha.flows.signal(other.id, "go", 1)
@@ -350,7 +356,7 @@ async def test_a_flow_that_comes_no_further_is_not_taken_up_for_ever(nodes: Flow
     restarts = ran
     await eventually(has_begun, "the function ran when an operator wanted it")
     await alpha.flows.kill(handle.id)
-    (replied,) = await beta.until_listed("reply", Status.DONE)
+    (replied,) = await beta.until_listed("reply", FlowStatus.COMPLETED)
     assert await beta.result(replied.id) == (await alpha.flows.show(handle.id)).error_id
 
 
@@ -364,8 +370,8 @@ async def test_a_node_that_is_stopped_as_it_should_be_blames_nobody(nodes: FlowN
         return "patient"
 
     @flow
-    async def slow(flow: Flow) -> str:
-        return await flow.step(wait)
+    async def slow(ctx: FlowContext) -> str:
+        return await ctx.step(wait)
 
     async def has_begun() -> bool:
         return len(begun) > restarts
@@ -387,8 +393,8 @@ async def test_quick_kills_park_no_innocent_flow(nodes: FlowNodes) -> None:
         return "patient"
 
     @flow
-    async def slow(flow: Flow) -> str:
-        return await flow.step(wait)
+    async def slow(ctx: FlowContext) -> str:
+        return await ctx.step(wait)
 
     disk = MemoryDisk()
     alpha = await nodes.start("alpha", slow, make_store=lambda: MemoryStore(disk), trial_s=0.05)
@@ -398,9 +404,9 @@ async def test_quick_kills_park_no_innocent_flow(nodes: FlowNodes) -> None:
         await alpha.stop_flows()
         disk.is_read_only = False
         await alpha.start_flows()
-        assert Status.PARKED not in await alpha.flows.counts()
+        assert FlowStatus.PARKED not in await alpha.flows.counts()
     shown = await alpha.flows.show(handles[0].id)
-    assert shown.status is Status.RETRYING
+    assert shown.status is FlowStatus.RETRYING
     assert "it is tried again apart from others" in str(shown.error)
     is_free.set()
     assert [await alpha.result(it.id) for it in handles] == ["patient"] * 20
@@ -413,8 +419,8 @@ async def test_a_flow_that_was_tried_and_goes_on_is_not_suspected_any_more(
         await asyncio.Event().wait()
 
     @flow
-    async def slow(flow: Flow) -> None:
-        await flow.step(hang)
+    async def slow(ctx: FlowContext) -> None:
+        await ctx.step(hang)
 
     disk = MemoryDisk()
     make_store = partial(MemoryStore, disk)
@@ -425,11 +431,11 @@ async def test_a_flow_that_was_tried_and_goes_on_is_not_suspected_any_more(
         await alpha.stop_flows()
         disk.is_read_only = False
         await alpha.start_flows()
-    assert (await alpha.flows.head_of(handle.id)).is_suspect
+    assert (await alpha.flows.load_state(handle.id)).is_suspect
 
     async def is_acquitted() -> bool:
-        head = await alpha.flows.head_of(handle.id)
-        return head.status is Status.RUNNING and not head.is_suspect
+        state = await alpha.flows.load_state(handle.id)
+        return state.status is FlowStatus.RUNNING and not state.is_suspect
 
     await eventually(is_acquitted, "it is not suspected any more")
     await alpha.flows.kill(handle.id)

@@ -11,9 +11,9 @@ import pytest
 
 from postroad.core.errors import UsageError
 from postroad.durable.store.ledger import Ledger
-from postroad.flows import Flow, FlowMismatch, Status, flow
-from postroad.flows.head import parse_id
-from postroad.flows.records import Kind
+from postroad.flows import FlowContext, FlowStatus, NondeterminismError, flow
+from postroad.flows.head import parse_flow_id
+from postroad.flows.records import CommandKind
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNode, FlowNodes
 
@@ -26,9 +26,9 @@ def charge(order: str) -> str:
 
 
 @flow
-async def order(flow: Flow, name: str) -> str:
-    await flow.step(charge, name)
-    return await flow.signal("go", str) + await flow.signal("later", str)
+async def order(ctx: FlowContext, name: str) -> str:
+    await ctx.step(charge, name)
+    return await ctx.wait_for_signal("go", str) + await ctx.wait_for_signal("later", str)
 
 
 async def change(node: FlowNode, statement: str, *parameters: Any) -> None:
@@ -58,16 +58,16 @@ async def test_a_head_that_cannot_be_read_stops_no_other_flow(
     parameters = (b"\x81\xa6status\xa6frozen",) if "?" in damage else ()
     before = await alpha.rows("SELECT id, wake_ms FROM postroad_flows ORDER BY id")
     await change(
-        alpha, f"UPDATE postroad_flows SET {damage} WHERE id = ?", *parameters, parse_id(odd)
+        alpha, f"UPDATE postroad_flows SET {damage} WHERE id = ?", *parameters, parse_flow_id(odd)
     )
     await alpha.start_flows()
     await alpha.flows.signal(other, "go", "o")
     await alpha.flows.signal(other, "later", "n")
     assert await alpha.result(other) == "on"
     shown = await alpha.flows.show(odd)
-    assert (shown.status, shown.name) == (Status.UNREADABLE, "order")
+    assert (shown.status, shown.name) == (FlowStatus.UNREADABLE, "order")
     assert "newer version of Postroad" in str(shown.error)
-    assert [it.status for it in await alpha.flows.list() if it.id == odd] == [Status.UNREADABLE]
+    assert [it.status for it in await alpha.flows.list() if it.id == odd] == [FlowStatus.UNREADABLE]
     flows = alpha.flows
     attempts: list[Callable[[], Any]] = [
         lambda: flows.signal(odd, "go", "x"),
@@ -81,16 +81,16 @@ async def test_a_head_that_cannot_be_read_stops_no_other_flow(
         with pytest.raises(UsageError, match=r"unreadable|newer version"):
             async with asyncio.timeout(DEADLINE_S):
                 await attempt()
-    with pytest.raises(FlowMismatch, match="newer version"):
-        await (await flows.handle(odd)).result(DEADLINE_S)
+    with pytest.raises(NondeterminismError, match="newer version"):
+        await (await flows.get_handle(odd)).result(DEADLINE_S)
     if "status" in damage:
-        assert (await flows.counts())[Status.UNREADABLE] == 1
-        assert [it.id for it in await flows.list(Status.UNREADABLE)] == [odd]
+        assert (await flows.counts())[FlowStatus.UNREADABLE] == 1
+        assert [it.id for it in await flows.list(FlowStatus.UNREADABLE)] == [odd]
         assert [it.levelno for it in caplog.records if "does not know" in it.message] == [
             logging.ERROR
         ]
     # Nobody has touched it, and a version that knows it goes on.
-    assert (parse_id(odd), before[0][1]) in await alpha.rows(
+    assert (parse_flow_id(odd), before[0][1]) in await alpha.rows(
         "SELECT id, wake_ms FROM postroad_flows"
     )
     assert await alpha.rows("SELECT count(*) FROM postroad_flow_mail") == [(0,)]
@@ -102,20 +102,20 @@ async def test_a_step_that_cannot_be_read_parks_its_flow_and_runs_nothing_again(
 ) -> None:
     alpha, odd, other = await begin_two(nodes)
     ((record,),) = await alpha.rows(
-        f"SELECT record FROM postroad_flow_steps WHERE flow = {parse_id(odd)}"
+        f"SELECT record FROM postroad_flow_steps WHERE flow = {parse_flow_id(odd)}"
     )
-    newer = bytes(record).replace(Kind.STEP.value.encode(), b"leap")
+    newer = bytes(record).replace(CommandKind.STEP.value.encode(), b"leap")
     await change(
-        alpha, "UPDATE postroad_flow_steps SET record = ? WHERE flow = ?", newer, parse_id(odd)
+        alpha, "UPDATE postroad_flow_steps SET record = ? WHERE flow = ?", newer, parse_flow_id(odd)
     )
     for _ in range(2):
         await alpha.start_flows()
         with pytest.raises(UsageError, match="another version of Postroad"):
             async with asyncio.timeout(DEADLINE_S):
                 await alpha.flows.retry(odd)
-        with pytest.raises(FlowMismatch, match="another version of Postroad"):
+        with pytest.raises(NondeterminismError, match="another version of Postroad"):
             await alpha.flows.history(odd)
-        assert (await alpha.flows.show(other)).status is Status.RUNNING
+        assert (await alpha.flows.show(other)).status is FlowStatus.RUNNING
         await alpha.stop_flows()
     assert calls == ["odd", "other"]
     await alpha.start_flows()
@@ -123,7 +123,7 @@ async def test_a_step_that_cannot_be_read_parks_its_flow_and_runs_nothing_again(
     await alpha.flows.signal(other, "later", "n")
     assert await alpha.result(other) == "on"
     await alpha.flows.kill(odd)
-    assert (await alpha.flows.show(odd)).status is Status.KILLED
+    assert (await alpha.flows.show(odd)).status is FlowStatus.KILLED
 
 
 async def test_a_signal_to_a_flow_that_is_not_in_the_store_any_more_is_refused(
@@ -133,7 +133,7 @@ async def test_a_signal_to_a_flow_that_is_not_in_the_store_any_more_is_refused(
     handle = await alpha.begin(order, "lost")
     await alpha.until_steps(handle.id, 1)
     # An older copy of the database was put in its place, and the flow is still in memory.
-    await change(alpha, "DELETE FROM postroad_flows WHERE id = ?", parse_id(handle.id))
+    await change(alpha, "DELETE FROM postroad_flows WHERE id = ?", parse_flow_id(handle.id))
     for _ in range(2):
         with pytest.raises(Exception, match=r"not in the store any more|not known here|no flow"):
             await alpha.flows.signal(handle.id, "later", "x")
@@ -152,6 +152,6 @@ async def test_a_schedule_that_cannot_be_read_keeps_no_other_from_being_served(
     await alpha.start_flows()
     await alpha.until_listed("order")
     assert [it.name for it in await alpha.flows.schedules()] == ["other"]
-    with pytest.raises(FlowMismatch, match="newer version of Postroad: catch_up='some'"):
+    with pytest.raises(NondeterminismError, match="newer version of Postroad: catch_up='some'"):
         await alpha.flows.pause_schedule("odd")
     assert "schedule 'odd' was written by a newer version" in caplog.text

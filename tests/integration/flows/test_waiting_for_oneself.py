@@ -9,22 +9,22 @@ import pytest
 
 from postroad.core.errors import UsageError
 from postroad.durable import Message, Transaction
-from postroad.flows import Flow, FlowHandle, Flows, flow
+from postroad.flows import FlowContext, FlowHandle, FlowService, flow
 from tests.support.deadlines import eventually
 from tests.support.flows.nodes import FlowNodes
 
 
 @flow
-async def wait(flow: Flow) -> int:
-    return await flow.signal("go", int)
+async def wait(ctx: FlowContext) -> int:
+    return await ctx.wait_for_signal("go", int)
 
 
-Call = Callable[[Flows, FlowHandle[Any]], Coroutine[Any, Any, object]]
+Call = Callable[[FlowService, FlowHandle[Any]], Coroutine[Any, Any, object]]
 
 CALLS: dict[str, Call] = {
-    "begin": lambda flows, handle: flows.begin(wait),
-    "begin_as": lambda flows, handle: flows.begin_as("me", wait),
-    "run": lambda flows, handle: flows.run(wait),
+    "begin": lambda flows, handle: flows.start_flow(wait),
+    "begin_as": lambda flows, handle: flows.start_flow_with_id("me", wait),
+    "run": lambda flows, handle: flows.run_flow(wait),
     "result": lambda flows, handle: handle.result(),
     "signal": lambda flows, handle: flows.signal(handle.id, "go", 1),
     "kill": lambda flows, handle: flows.kill(handle.id),
@@ -43,7 +43,7 @@ async def test_call_in_a_transaction_is_refused_and_changes_nothing(
 ) -> None:
     node = await nodes.start("alpha", wait)
     flows, mail = node.flows, node.station.mail
-    handle = await flows.begin(wait)
+    handle = await flows.start_flow(wait)
     refused: list[UsageError] = []
 
     async def handler(message: Message, tx: Transaction) -> None:
@@ -52,10 +52,10 @@ async def test_call_in_a_transaction_is_refused_and_changes_nothing(
             await CALLS[name](flows, handle)
         except UsageError as error:
             refused.append(error)
-            tx.post("alpha", "told", b"")
+            tx.send("told", b"", to="alpha")
 
     await mail.consume("orders", handler)
-    await mail.post("alpha", "orders", b"")
+    await mail.send("orders", b"", to="alpha")
     await eventually(lambda: refused, "it is refused")
     assert "the transaction it is called in" in str(refused[0])
     (only,) = await flows.list()
@@ -68,11 +68,11 @@ async def test_flow_begun_before_the_first_statement_is_not_in_the_transaction(
     nodes: FlowNodes,
 ) -> None:
     @flow
-    async def post(flow: Flow) -> int:
-        return await flow.step(node.station.mail.post, "beta", "bills", b"")
+    async def post(ctx: FlowContext) -> int:
+        return await ctx.step(node.station.mail.send, "bills", b"", to="beta")
 
     node = await nodes.start("alpha", post)
     async with node.station.mail.transaction() as tx:
-        handle = await node.flows.begin(post)
+        handle = await node.flows.start_flow(post)
         await tx.execute("SELECT 1")
     assert await handle.result() > 0

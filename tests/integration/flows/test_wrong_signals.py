@@ -6,22 +6,22 @@ import asyncio
 
 import pytest
 
-from postroad.flows import Flow, Status, WrongSignal, flow
+from postroad.flows import FlowContext, FlowStatus, WrongSignalError, flow
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNodes
 
 
 @flow
-async def order(flow: Flow) -> int:
-    await flow.sleep(0)
-    return await flow.signal("arrived", int) + await flow.signal("paid", int)
+async def order(ctx: FlowContext) -> int:
+    await ctx.sleep(0)
+    return await ctx.wait_for_signal("arrived", int) + await ctx.wait_for_signal("paid", int)
 
 
 @flow
-async def order_of(flow: Flow, names: list[str]) -> list[int]:
+async def order_of(ctx: FlowContext, names: list[str]) -> list[int]:
     """Nobody can tell from its source what it asks for."""
-    await flow.signal("go", bool)
-    return [await flow.signal(name, int) for name in names]
+    await ctx.wait_for_signal("go", bool)
+    return [await ctx.wait_for_signal(name, int) for name in names]
 
 
 async def test_a_wrong_signal_is_refused_and_the_flow_lives_on(nodes: FlowNodes) -> None:
@@ -35,7 +35,7 @@ async def test_a_wrong_signal_is_refused_and_the_flow_lives_on(nodes: FlowNodes)
             ("arrived", "abc", "Expected `int`, got `str`"),
             ("paid", None, "Expected `int`, got `None`"),
         ]:
-            with pytest.raises(WrongSignal, match=text):
+            with pytest.raises(WrongSignalError, match=text):
                 await alpha.flows.signal(handle.id, name, value)
     await alpha.flows.resume(handle.id)
     assert await alpha.rows("SELECT count(*) FROM postroad_flow_mail") == [(0,)]
@@ -51,7 +51,7 @@ async def test_what_the_code_waits_for_now_is_checked_whatever_its_source_tells(
     handle = await alpha.begin(order_of, ["a"])
     await alpha.flows.signal(handle.id, "go", True)
     await alpha.until_steps(handle.id, 1)
-    with pytest.raises(WrongSignal, match="signal 'a' cannot have this value: Expected `int`"):
+    with pytest.raises(WrongSignalError, match="signal 'a' cannot have this value: Expected `int`"):
         await alpha.flows.signal(handle.id, "a", "abc")
     await alpha.flows.signal(handle.id, "a", 1)
     assert await alpha.result(handle.id) == [1]
@@ -81,12 +81,12 @@ async def test_a_flow_that_is_parked_is_logged_with_what_can_be_done(
         raise RuntimeError("the card was eaten")
 
     @flow
-    async def pay(flow: Flow) -> None:
-        await flow.step(charge)
+    async def pay(ctx: FlowContext) -> None:
+        await ctx.step(charge)
 
     alpha = await nodes.start("alpha", pay)
     handle = await alpha.begin(pay)
-    await alpha.until(handle.id, Status.PARKED)
+    await alpha.until(handle.id, FlowStatus.PARKED)
     (record,) = [it for it in caplog.records if "is parked" in it.message]
     assert record.levelname == "WARNING"
     assert f"flow {handle.id} of pay is parked at 0 step(" in record.message

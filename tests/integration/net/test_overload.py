@@ -178,7 +178,7 @@ async def test_server_closes_client_that_reads_nothing() -> None:
 async def test_classes_beyond_the_limit_share_one_connection(
     maximum: int, concurrently: bool
 ) -> None:
-    async with running_pair(client_limits={"lanes_per_peer_max": maximum}) as pair:
+    async with running_pair(client_limits={"connections_per_peer_max": maximum}) as pair:
         subjects = [f"class{number}.echo" for number in range(8)]
         for subject in subjects:
             pair.server.serve(subject, lambda message: message.payload)

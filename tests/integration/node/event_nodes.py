@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from postroad import MessagingService
-from postroad.durable import DeadLetter, Mail, MailConfig, Retry, SqliteStore, StaticDirectory
+from postroad.durable import (
+    DeadLetter,
+    DurableQueues,
+    DurableQueuesConfig,
+    RetryPolicy,
+    SqliteStore,
+    StaticPeerDirectory,
+)
 from postroad.node import DurableEvents
 from postroad.services.broker import Broker
 from postroad.services.context import Context
@@ -17,8 +24,10 @@ from postroad.services.transporters import MemoryHub, MemoryTransporter
 from tests.support.deadlines import DEADLINE_S, eventually
 
 EVENT = "order.created"
-MAIL = MailConfig(bridge_first_s=0.02, bridge_max_s=0.1, offer_timeout_s=1.0, window_timeout_s=2.0)
-AT_ONCE = Retry(attempts=3, first_s=0.001, max_s=0.005)
+MAIL = DurableQueuesConfig(
+    bridge_initial_delay_s=0.02, bridge_max_delay_s=0.1, open_timeout_s=1.0, window_timeout_s=2.0
+)
+AT_ONCE = RetryPolicy(max_attempts=3, initial_delay_s=0.001, max_delay_s=0.005)
 TABLE = "CREATE TABLE IF NOT EXISTS heard (name TEXT NOT NULL, number INTEGER NOT NULL)"
 
 
@@ -54,9 +63,9 @@ class Node:
         self, name: str, place: Path, hub: MemoryHub, *services: Service, **settings: Any
     ) -> None:
         self.name = name
-        self.directory = StaticDirectory()
+        self.directory = StaticPeerDirectory()
         self.service = MessagingService("test", name)
-        self.mail = Mail(
+        self.mail = DurableQueues(
             self.service, SqliteStore(place / f"{name}.db"), directory=self.directory, config=MAIL
         )
         times: dict[str, Any] = {"start_wait_s": 0.01, "announce_delay_s": 0.0, "stop_delay_s": 0.0}
@@ -88,7 +97,7 @@ class Node:
         return [number for (number,) in rows]
 
     async def dead(self) -> list[DeadLetter]:
-        return list(await self.mail.dead_letters())
+        return list(await self.mail.dead_letters.list())
 
     async def waiting(self) -> int:
         """Letters that are somewhere at this node."""

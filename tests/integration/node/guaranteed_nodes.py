@@ -8,29 +8,38 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from postroad.cells import CellDomain, CellMessage
-from postroad.durable import DeadLetter, Mail, MailConfig, Retry, SqliteStore, StaticDirectory
+from postroad.durable import (
+    DeadLetter,
+    DurableQueues,
+    DurableQueuesConfig,
+    RetryPolicy,
+    SqliteStore,
+    StaticPeerDirectory,
+)
 from postroad.node import GuaranteedConfig, GuaranteedQueues
 from tests.support.cells.nodes import Domains
 from tests.support.deadlines import eventually
 
 QUEUE = "payments"
-MAIL = MailConfig(bridge_first_s=0.02, bridge_max_s=0.1, offer_timeout_s=1.0, window_timeout_s=2.0)
+MAIL = DurableQueuesConfig(
+    bridge_initial_delay_s=0.02, bridge_max_delay_s=0.1, open_timeout_s=1.0, window_timeout_s=2.0
+)
 QUICK = GuaranteedConfig(
     ask_timeout_s=1.0, remember_s=0.1, look_first_s=0.005, look_max_s=0.05, patience_s=0.05
 )
-AT_ONCE = Retry(attempts=3, first_s=0.001, max_s=0.005)
+AT_ONCE = RetryPolicy(max_attempts=3, initial_delay_s=0.001, max_delay_s=0.005)
 
 
 class Node(NamedTuple):
     """A domain, its mail and its guaranteed queues."""
 
     domain: CellDomain
-    mail: Mail
+    mail: DurableQueues
     queues: GuaranteedQueues
-    directory: StaticDirectory
+    directory: StaticPeerDirectory
 
     async def dead(self) -> list[DeadLetter]:
-        return list(await self.mail.dead_letters())
+        return list(await self.mail.dead_letters.list())
 
     async def waiting(self) -> dict[str, int]:
         """The mail queues that are not empty."""
@@ -55,7 +64,9 @@ class Nodes:
         await self.declare()
         return till
 
-    async def declare(self, queue: str = QUEUE, retry: Retry = AT_ONCE, **options: Any) -> None:
+    async def declare(
+        self, queue: str = QUEUE, retry: RetryPolicy = AT_ONCE, **options: Any
+    ) -> None:
         """Declare a queue everywhere."""
         for node in self.by_name.values():
             await node.queues.declare(queue, retry=retry, **options)
@@ -67,7 +78,7 @@ async def guaranteed_nodes(
     cores: int,
     satellites: int,
     *,
-    mail: MailConfig = MAIL,
+    mail: DurableQueuesConfig = MAIL,
     times: GuaranteedConfig = QUICK,
 ) -> AsyncIterator[Nodes]:
     """Domains that run, and know where each other's mail goes."""
@@ -87,14 +98,14 @@ async def start_node(
     place: Path,
     domains: Domains,
     domain: CellDomain,
-    config: MailConfig = MAIL,
+    config: DurableQueuesConfig = MAIL,
     times: GuaranteedConfig = QUICK,
 ) -> Node:
     """The mail and the queues of a domain."""
     addresses = {name: service.address for name, service in domains.services.items()}
-    directory = StaticDirectory(addresses)
+    directory = StaticPeerDirectory(addresses)
     store = SqliteStore(place / f"{domain.name}.db")
-    mail = Mail(domain.service, store, directory=directory, config=config)
+    mail = DurableQueues(domain.service, store, directory=directory, config=config)
     queues = GuaranteedQueues(domain, mail, config=times)
     await mail.start()
     await queues.start()

@@ -9,7 +9,7 @@ import pytest
 from postroad import MessagingService
 from postroad.core.errors import ConfigError, Reject, UsageError
 from postroad.core.outcome import Outcome
-from postroad.durable import Mail, MemoryStore, StaticDirectory
+from postroad.durable import DurableQueues, MemoryStore, StaticPeerDirectory
 from postroad.node import DurableEvents
 from postroad.services.broker import Broker
 from postroad.services.context import Context
@@ -223,7 +223,7 @@ async def test_what_cannot_be_written_down(tmp_path: Path) -> None:
     async with started(node):
         with pytest.raises(UnsendablePacket, match="cannot be kept"):
             await node.broker.emit(EVENT, object(), durable=True)
-        await node.mail.post("node", "services.events", b"\xc1 nonsense")
+        await node.mail.send("services.events", b"\xc1 nonsense", to="node")
         await all_handled(node)
         (dead,) = await node.dead()
         assert dead.reason == "rejected"
@@ -243,7 +243,7 @@ async def test_without_anything_that_carries_them() -> None:
 
 async def test_wrong_uses(tmp_path: Path) -> None:
     service = MessagingService("test", "node")
-    mail = Mail(service, MemoryStore(), directory=StaticDirectory())
+    mail = DurableQueues(service, MemoryStore(), directory=StaticPeerDirectory())
     with pytest.raises(ConfigError, match="same node"):
         DurableEvents(Broker("other"), mail)
     broker = Broker("node")

@@ -52,7 +52,7 @@ async def test_store_of_somebody_else_is_neither_written_nor_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     async with Node(config_of(tmp_path)) as node:
-        await node.mail.post("alpha", "orders", b"mine")
+        await node.queues.send("orders", b"mine", to="alpha")
     path = tmp_path / f"alpha.db{ending}"
     path.touch()
     give_away(monkeypatch, path)
@@ -96,7 +96,7 @@ async def test_certificates_of_somebody_else_are_refused(
         "key": str(tmp_path / "alpha.key"),
     }
     give_away(monkeypatch, tmp_path / file)
-    tls = {**files, "trust": str(tmp_path / "ca.pem")}
+    tls = {**files, "ca": str(tmp_path / "ca.pem")}
     await check_it_is_refused(Node(config_of(tmp_path, tls=tls)))
     admin = {"bind": "127.0.0.1:0", **files, "client_trust": str(tmp_path / "ca.pem")}
     async with Node(config_of(tmp_path / "data", admin=admin)) as node:

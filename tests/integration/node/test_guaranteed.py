@@ -88,11 +88,11 @@ async def test_message_that_nobody_consumes_waits_and_is_no_dead_letter(tmp_path
 
 
 async def test_waiting_longer_than_a_message_is_held_in_hand_kills_none(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(MAIL, handler_s=0.1)
+    config = msgspec.structs.replace(MAIL, handler_timeout_s=0.1)
     async with guaranteed_nodes(tmp_path, 0, 1, mail=config) as nodes:
         await nodes.declare()
         await nodes["S1"].domain.send(QUEUE, b"1")
-        consumption = nodes["S1"].mail.consumptions["cells.out.payments"]
+        consumption = nodes["S1"].mail.dispatchers.get("cells.out.payments")
         # As often as would have killed a message of any other queue.
         await eventually(lambda: consumption.failed > 12)
         till = await Till.at(nodes["S1"])
@@ -141,13 +141,13 @@ async def test_messages_wait_for_a_cell_that_is_replaced(tmp_path: Path) -> None
         await Till.at(consumer)
         await nodes.domains.settled()
         await nodes.declare()
-        await consumer.mail.pause("cells.in.payments")
+        await consumer.mail.admin.pause("cells.in.payments")
         await nodes["S1"].domain.send(QUEUE, b"1")
         await until_waiting(consumer, {"cells.in.payments": 1})
         await consumer.domain.remove_cell("till")
         await asyncio.sleep(1.6)  # It is time itself that is tested.
         with faults.arm_fault_point("node.guaranteed.passed", lambda **told: passed.append(told)):
-            await consumer.mail.resume("cells.in.payments")
+            await consumer.mail.admin.resume("cells.in.payments")
             await asyncio.sleep(0.1)
             till = await Till.at(consumer)
             assert await till.until(1) == [b"1"]
@@ -160,12 +160,12 @@ async def test_drained_consumer_finishes_and_the_rest_goes_elsewhere(tmp_path: P
         await nodes["C1"].domain.send(QUEUE, b"1")
         assert await first.until(1) == [b"1"]
         second = await Till.at(nodes["S2"])
-        await nodes["S1"].mail.pause("cells.in.payments")
+        await nodes["S1"].mail.admin.pause("cells.in.payments")
         assert await nodes["S1"].domain.drain_cell("till")
         nodes["S1"].domain.consume("till", "another")
         await nodes["S1"].domain.send(QUEUE, b"2")
         assert await second.until(1) == [b"2"]
-        await nodes["S1"].mail.resume("cells.in.payments")
+        await nodes["S1"].mail.admin.resume("cells.in.payments")
         await all_quiet(nodes)
         assert await first.rows() == [b"1"]
 
@@ -291,7 +291,7 @@ async def test_what_waited_too_long_for_its_cell_is_not_handled_any_more(tmp_pat
         await gate.wait()
         handled.append(message.payload)
 
-    config = msgspec.structs.replace(MAIL, handler_s=0.1)
+    config = msgspec.structs.replace(MAIL, handler_timeout_s=0.1)
     async with guaranteed_nodes(tmp_path, 1, 0, mail=config) as nodes:
         domain = nodes["C1"].domain
         domain.add_function("till", slow, consume=[QUEUE])
@@ -299,7 +299,7 @@ async def test_what_waited_too_long_for_its_cell_is_not_handled_any_more(tmp_pat
         domain.send_nowait("till", b"1")
         await domain.send(QUEUE, b"2")
         (dead,) = await until_dead(nodes["C1"], 1)
-        assert (dead.reason, dead.failures) == ("failed", AT_ONCE.attempts)
+        assert (dead.reason, dead.failures) == ("failed", AT_ONCE.max_attempts)
         gate.set()
         assert await domain.call("till", b"3") == b""
         assert handled == [b"1", b"3"]
@@ -391,8 +391,8 @@ async def test_nobody_sends_as_a_cell_of_another_node(tmp_path: Path) -> None:
             payload=b"forged",
         )
         thief, body = nodes["S2"].mail, encode_envelope(forged)
-        await thief.post("C1", f"cells.in.{QUEUE}", body)
-        await thief.post("S1", f"cells.out.{QUEUE}", body)
+        await thief.send(f"cells.in.{QUEUE}", body, to="C1")
+        await thief.send(f"cells.out.{QUEUE}", body, to="S1")
         await till.until(2)
         senders = sorted(str(it.sender) for it in till.messages)
         assert senders == ["Guarantees@S1", "Guarantees@S2"]

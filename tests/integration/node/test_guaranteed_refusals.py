@@ -17,7 +17,7 @@ from postroad.core.errors import (
     RemoteDecodeError,
     UsageError,
 )
-from postroad.durable import Retry
+from postroad.durable import RetryPolicy
 from postroad.node import GuaranteedQueues
 
 from .guaranteed_nodes import (
@@ -41,7 +41,7 @@ async def test_handler_that_always_fails_makes_a_dead_letter_to_retry(tmp_path: 
         assert (dead.queue, dead.reason, dead.failures) == ("cells.in.payments", "failed", 3)
         assert "as told" in dead.detail
         assert await till.rows() == []
-        await nodes["C1"].mail.retry_dead(dead.id)
+        await nodes["C1"].mail.dead_letters.retry(dead.id)
         assert await till.until(1) == [b"1"]
 
 
@@ -88,13 +88,13 @@ async def test_letters_that_are_no_messages_are_dead_and_harm_nobody(tmp_path: P
         till = await nodes.consumer("C1")
         cases = [(way, *case) for case in NO_MESSAGES for way in ("in", "out")]
         for number, (way, body, detail) in enumerate(cases):
-            await nodes["S1"].mail.post("C1", f"cells.{way}.payments", body)
+            await nodes["S1"].mail.send(f"cells.{way}.payments", body, to="C1")
             await nodes["S1"].domain.send(QUEUE, b"%d" % number)
             assert (await till.until(number + 1))[-1] == b"%d" % number, (way, body)
             (dead,) = await until_dead(nodes["C1"], 1)
             assert (dead.queue, dead.reason) == (f"cells.{way}.payments", "rejected"), body
             assert detail in dead.detail, (way, body)
-            await nodes["C1"].mail.drop_dead(dead.id)
+            await nodes["C1"].mail.dead_letters.drop(dead.id)
         await all_quiet(nodes)
         assert await till.rows() == [b"%d" % number for number in range(len(cases))]
 
@@ -117,10 +117,10 @@ async def test_message_whose_time_is_over_is_a_dead_letter(tmp_path: Path) -> No
 async def test_time_that_is_left_travels_with_the_message(tmp_path: Path) -> None:
     async with guaranteed_nodes(tmp_path, 1, 1) as nodes:
         await nodes.consumer("C1")
-        await nodes["C1"].mail.pause("cells.in.payments")
+        await nodes["C1"].mail.admin.pause("cells.in.payments")
         await nodes["S1"].domain.send(QUEUE, b"1", timeout=0.2)
         await asyncio.sleep(0.25)  # It is time itself that is tested.
-        await nodes["C1"].mail.resume("cells.in.payments")
+        await nodes["C1"].mail.admin.resume("cells.in.payments")
         (dead,) = await until_dead(nodes["C1"], 1)
         assert (dead.queue, dead.reason) == ("cells.in.payments", "expired")
 
@@ -154,7 +154,7 @@ async def test_declarations_that_cannot_be(tmp_path: Path) -> None:
         await queues.declare(QUEUE, retry=AT_ONCE)
         await queues.declare(QUEUE, retry=AT_ONCE)
         with pytest.raises(UsageError, match="with other settings"):
-            await queues.declare(QUEUE, retry=Retry(attempts=7))
+            await queues.declare(QUEUE, retry=RetryPolicy(max_attempts=7))
         with pytest.raises(ConfigError, match="'a:b' contains ':'"):
             await queues.declare("a:b")
         with pytest.raises(ConfigError, match="concurrency=0"):
@@ -214,7 +214,7 @@ async def test_message_for_a_domain_without_a_consumer_finds_its_way(tmp_path: P
         await nodes.declare()
         till = await Till.at(nodes["S2"])
         await nodes.domains.settled()
-        await nodes["C1"].mail.post("S1", "cells.in.payments", MESSAGE)
+        await nodes["C1"].mail.send("cells.in.payments", MESSAGE, to="S1")
         assert await till.until(1) == [b"1"]
         await all_quiet(nodes)
         assert await till.rows() == [b"1"]

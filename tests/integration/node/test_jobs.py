@@ -83,7 +83,7 @@ def make_config(place: Path, **more: Any) -> NodeConfig:
 
 
 def write_config(place: Path, store: str | None = None) -> None:
-    mail = "" if store is None else f'[mail]\nstore = "{store}"\n'
+    mail = "" if store is None else f'[queues]\nstore = "{store}"\n'
     write(
         place / "postroad.toml",
         f'[node]\nname = "alpha"\ndata = "{place / "data"}"\n[admin]\nbind = "127.0.0.1:0"\n{mail}',
@@ -98,7 +98,7 @@ async def served(config: NodeConfig) -> AsyncIterator[Operator]:
 
 async def post(node: Node, *numbers: object) -> None:
     for n in numbers:
-        await node.mail.post(node.name, "orders", json.dumps({"n": n}).encode())
+        await node.queues.send("orders", json.dumps({"n": n}).encode(), to=node.name)
 
 
 async def fill_stopped_node(config: NodeConfig, *numbers: object) -> None:
@@ -133,7 +133,7 @@ async def test_queues_of_a_node_that_rests_are_found_by_its_configuration(
     place: Path, store: str | None
 ) -> None:
     write_config(place, store)
-    config = make_config(place, **({} if store is None else {"mail": {"store": store}}))
+    config = make_config(place, **({} if store is None else {"queues": {"store": store}}))
     await fill_stopped_node(config, 1, "x", 3)
     result = await run("relay.toml")
     assert (result.acked, result.dead) == (2, 1)
@@ -150,7 +150,7 @@ async def test_queues_of_a_node_that_rests_are_found_by_its_configuration(
 
 async def test_queues_of_a_running_node_are_worked_on_there(place: Path, store: str | None) -> None:
     write_config(place, store)
-    config = make_config(place, **({} if store is None else {"mail": {"store": store}}))
+    config = make_config(place, **({} if store is None else {"queues": {"store": store}}))
     async with served(config) as operator:
         node = operator.office.node
         await post(node, 1, "x", 3)
@@ -311,7 +311,7 @@ async def test_queue_that_a_consumer_has_is_told(place: Path) -> None:
     path = write_job(place)
     async with Node(make_config(place), App()) as node:
         operator = Operator(NodeOffice(node))
-        await node.mail.consume("orders", ignore)
+        await node.queues.consume("orders", ignore)
         await operator.do("job.submit", job=str(path), restart=False)
         view = await operator.until(lambda it: it.state == "failed", "job.show", job="relay")
         assert "queue 'orders' has" in view.problem
@@ -364,7 +364,7 @@ on = "drained"
 
         async def send(n: object, at: int) -> None:
             body = json.dumps({"n": n, "at": at, "shop": "a"}).encode()
-            await node.mail.post("alpha", "orders", body)
+            await node.queues.send("orders", body, to="alpha")
 
         await send(1, 0)
         await send(2, 30)

@@ -13,7 +13,7 @@ import pytest
 from postroad.cells import Cell, CellMessage
 from postroad.core.errors import ConfigError, RemoteHandlerError, StoreLockedError, UsageError
 from postroad.durable import Message, Transaction
-from postroad.flows import Flow, flow
+from postroad.flows import FlowContext, flow
 from postroad.node import App, Consuming, Layer, Node, current_node
 from postroad.services import Context, Service, action
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -30,7 +30,7 @@ class Greeter(Service):
     @action
     async def order(self, ctx: Context, item: str) -> None:
         node = current_node()
-        await node.mail.post(node.name, "orders", item.encode())
+        await node.queues.send("orders", item.encode(), to=node.name)
 
 
 class Echo(Cell):
@@ -42,7 +42,7 @@ class Echo(Cell):
 
 
 @flow
-async def pack(flow: Flow, item: str) -> str:
+async def pack(ctx: FlowContext, item: str) -> str:
     return f"packed {item}"
 
 
@@ -50,7 +50,7 @@ async def test_layers_work_together(tmp_path: Path) -> None:
     packed: asyncio.Queue[str] = asyncio.Queue()
 
     async def take(message: Message, tx: Transaction) -> None:
-        begun = await current_node().flows.begin(pack, message.body.decode())
+        begun = await current_node().flows.start_flow(pack, message.body.decode())
         packed.put_nowait(await begun.result(DEADLINE_S))
 
     app = App(
@@ -82,8 +82,8 @@ async def test_nodes_find_each_other(tmp_path: Path) -> None:
             async def take(message: Message, tx: Transaction) -> None:
                 pulled.set()
 
-            await alpha.mail.consume("inbox", take)
-            await beta.mail.post("alpha", "inbox", b"letter")
+            await alpha.queues.consume("inbox", take)
+            await beta.queues.send("inbox", b"letter", to="alpha")
             await asyncio.wait_for(pulled.wait(), DEADLINE_S)
 
 
@@ -137,7 +137,7 @@ async def test_code_of_two_nodes_in_a_process_knows_its_own(tmp_path: Path) -> N
     alpha, beta = (Node(config_of(tmp_path, it), app_of(it)) for it in ("alpha", "beta"))
     async with alpha, beta:
         for node in (alpha, beta):
-            await node.mail.post(node.name, "orders", b"")
+            await node.queues.send("orders", b"", to=node.name)
             name, found = await asyncio.wait_for(seen.get(), DEADLINE_S)
             assert name == found == node.name
             assert await node.broker.call("where.am_i") == node.name
@@ -147,19 +147,19 @@ async def test_has_exactly_the_layers_that_it_was_asked_for(tmp_path: Path) -> N
     config = config_of(tmp_path, node={"layers": ["cluster", "services"]})
     async with Node(config, App(services=[Greeter()])) as node:
         assert await node.broker.call("greeter.hello", {"name": "Ann"}) == "Hello Ann!"
-        with pytest.raises(UsageError, match="has no Mail now: its layers are cluster, services"):
-            _ = node.mail
+        with pytest.raises(UsageError, match="has no DurableQueues now: its layers are"):
+            _ = node.queues
     assert not os.listdir(tmp_path)
     config = config_of(tmp_path, node={"layers": ["cluster"]})
     with pytest.raises(ConfigError, match=r"has services, but .* does not list 'services'"):
         await Node(config, App(services=[Greeter()])).start()
-    assert [layer.value for layer in Layer] == ["cluster", "cells", "mail", "services", "flows"]
+    assert [layer.value for layer in Layer] == ["cluster", "cells", "queues", "services", "flows"]
 
 
 async def test_starts_once_and_tells_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    node = Node(config_of(tmp_path, mail={"store": "memory"}))
+    node = Node(config_of(tmp_path, queues={"store": "memory"}))
     with pytest.raises(UsageError, match="start it first"):
-        _ = node.mail
+        _ = node.queues
     with pytest.raises(UsageError, match="no node runs this code"):
         current_node()
     with caplog.at_level(logging.INFO, "postroad.node"):
@@ -176,7 +176,7 @@ async def test_what_was_started_is_stopped_when_the_rest_cannot_be(tmp_path: Pat
         with pytest.raises(StoreLockedError):
             await second.start()
         # Its name and its port are free again.
-        assert second.readiness.reasons() == ["the mail part is being started"]
+        assert second.readiness.reasons() == ["the queues part is being started"]
         await second.stop()
         assert first.is_running
     async with Node(config_of(tmp_path)) as again:
@@ -203,7 +203,7 @@ async def test_a_lifespan_surrounds_the_program(tmp_path: Path) -> None:
         happened.append("in")
         yield
         # Everything it may use is still there.
-        await node.mail.post(node.name, "last-words", b"bye")
+        await node.queues.send("last-words", b"bye", to=node.name)
         happened.append("out")
 
     async with Node(config_of(tmp_path), App(lifespan=lifespan)):
@@ -223,14 +223,14 @@ async def test_draining_takes_nothing_new_and_loses_nothing(tmp_path: Path) -> N
 
     app = App(consumers=[Consuming(queue="orders", handler=take)])
     async with Node(config_of(tmp_path), app) as node:
-        await node.mail.post("alpha", "orders", b"one")
+        await node.queues.send("orders", b"one", to="alpha")
         await began.wait()
         draining = asyncio.ensure_future(node.drain(10.0))
         await asyncio.sleep(0)
         assert node.readiness.reasons() == ["the node is draining"]
         may_end.set()
         assert await draining == 0
-        await node.mail.post("alpha", "orders", b"two")
+        await node.queues.send("orders", b"two", to="alpha")
         assert handled == [b"one"]
     async with Node(config_of(tmp_path), app) as node:
         await eventually(lambda: len(handled) == 2)
@@ -255,24 +255,24 @@ async def test_draining_waits_for_steps_and_not_for_flows_that_wait(tmp_path: Pa
         return "worked"
 
     @flow
-    async def sleep_long(flow: Flow) -> None:
-        await flow.sleep(3600)
+    async def sleep_long(ctx: FlowContext) -> None:
+        await ctx.sleep(3600)
 
     @flow
-    async def work_twice(flow: Flow) -> list[str]:
-        return [await flow.step(work), await flow.step(work)]
+    async def work_twice(ctx: FlowContext) -> list[str]:
+        return [await ctx.step(work), await ctx.step(work)]
 
     app = App(flows=[sleep_long, work_twice])
     async with Node(config_of(tmp_path), app) as node:
-        await node.flows.begin(sleep_long)
-        begun = await node.flows.begin(work_twice)
+        await node.flows.start_flow(sleep_long)
+        begun = await node.flows.start_flow(work_twice)
         await began.wait()
         assert await node.drain(0.1) == 1
         may_end.set()
         assert await node.drain(10.0) == 0
         began.clear()
     async with Node(config_of(tmp_path), app) as node:
-        handle = await node.flows.handle(begun.id)
+        handle = await node.flows.get_handle(begun.id)
         assert await handle.result(DEADLINE_S) == ["worked", "worked"]
         # The first one was not done again.
         assert len(await node.flows.history(begun.id)) == 2

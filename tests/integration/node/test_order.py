@@ -9,7 +9,7 @@ from typing import Any
 
 from postroad.cells import Cell, CellMessage
 from postroad.durable import Message, Transaction
-from postroad.flows import Flow, flow
+from postroad.flows import INJECTED, FlowContext, flow
 from postroad.node import App, Consuming, Node, current_node
 from postroad.node.app import Lifespan
 from postroad.services import Context, Service, action
@@ -19,7 +19,7 @@ from tests.support.services.nodes import Gate
 
 
 @flow
-async def pack(flow: Flow, item: str) -> str:
+async def pack(ctx: FlowContext, item: str) -> str:
     return f"packed {item}"
 
 
@@ -33,7 +33,7 @@ class Shop(Service):
     async def order(self, ctx: Context, item: str) -> str:
         if self.gate is not None:
             await self.gate.passed()
-        return await current_node().flows.run(pack, item)
+        return await current_node().flows.run_flow(pack, item)
 
     @action
     async def price(self, ctx: Context) -> int:
@@ -115,8 +115,8 @@ async def test_steps_of_flows_wait_for_everything_they_may_use(tmp_path: Path) -
         return int(await current_node().broker.call("shop.price"))
 
     @flow
-    async def buy(flow: Flow) -> int:
-        return await flow.step(work)
+    async def buy(ctx: FlowContext) -> int:
+        return await ctx.step(work)
 
     def make_node() -> Node:
         app = App(services=[Shop()], flows=[buy, pack], lifespan=door.lifespan())
@@ -124,34 +124,39 @@ async def test_steps_of_flows_wait_for_everything_they_may_use(tmp_path: Path) -
 
     door.entering.open()
     async with make_node() as node:
-        begun = await node.flows.begin(buy)
+        begun = await node.flows.start_flow(buy)
         await began.wait()
     began.clear()
     door.entering = Gate()
     node = make_node()
     async with door.holding(node):
         # A flow that is begun now runs; those of the last time would have come first.
-        assert await node.flows.run(pack, "tea") == "packed tea"
+        assert await node.flows.run_flow(pack, "tea") == "packed tea"
         assert not began.is_set()
     may_end.set()
-    assert await (await node.flows.handle(begun.id)).result(DEADLINE_S) == 3
+    assert await (await node.flows.get_handle(begun.id)).result(DEADLINE_S) == 3
     await node.stop()
     assert seen == [True, True]
+
+
+async def create_prices(tx: Transaction = INJECTED) -> None:
+    await tx.execute("CREATE TABLE IF NOT EXISTS prices (item TEXT)")
 
 
 async def test_a_lifespan_may_wait_for_flows(tmp_path: Path) -> None:
     results = []
 
     @flow
-    async def prepare(flow: Flow) -> str:
-        async with flow.transaction() as tx:
-            await tx.execute("CREATE TABLE IF NOT EXISTS prices (item TEXT)")
-        return await flow.step(lambda: "prepared")
+    async def prepare(ctx: FlowContext) -> str:
+        await ctx.step(create_prices)
+        return await ctx.step(lambda: "prepared")
 
     @asynccontextmanager
     async def lifespan(node: Node) -> AsyncIterator[None]:
-        results.append(await node.flows.run(prepare))
-        results.append(await (await node.flows.begin_as("once", prepare)).result(DEADLINE_S))
+        results.append(await node.flows.run_flow(prepare))
+        results.append(
+            await (await node.flows.start_flow_with_id("once", prepare)).result(DEADLINE_S)
+        )
         yield
 
     async with Node(config_of(tmp_path), App(flows=[prepare], lifespan=lifespan)):
@@ -183,7 +188,7 @@ async def test_handlers_end_before_what_they_use(tmp_path: Path) -> None:
         await gate.passed()
         node = current_node()
         seen.append(await node.broker.call("shop.price"))
-        seen.append((await node.flows.begin(pack, "tea")).name)
+        seen.append((await node.flows.start_flow(pack, "tea")).name)
         seen.append(door.is_open)
 
     door.entering.open()
@@ -199,7 +204,7 @@ async def test_handlers_end_before_what_they_use(tmp_path: Path) -> None:
         await beta.start()
         await alpha.broker.wait_for_services("shop", timeout_s=DEADLINE_S)
         calling = asyncio.create_task(alpha.broker.call("shop.order", {"item": "milk"}))
-        await beta.mail.post("beta", "orders", b"")
+        await beta.queues.send("orders", b"", to="beta")
         beta.domain.send_nowait("clerk", b"")
         await gate.reached(3)
         stopping = asyncio.create_task(beta.stop())

@@ -31,9 +31,9 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def lifespan(node):
-    async with node.mail.transaction() as tx:
+    async with node.queues.transaction() as tx:
         await tx.execute("CREATE TABLE IF NOT EXISTS heard (body TEXT)")
-    await node.mail.post(node.name, "orders", b"tea")
+    await node.queues.send("orders", b"tea")
     yield
     print("lifespan ends", flush=True)
 
@@ -53,12 +53,12 @@ async def work():
     await asyncio.sleep(1000)
 
 @flow
-async def wait(flow):
-    await flow.step(work)
+async def wait(ctx):
+    await ctx.step(work)
 
 @asynccontextmanager
 async def lifespan(node):
-    await node.flows.begin(wait)
+    await node.flows.start_flow(wait)
     yield
 """
 
@@ -69,7 +69,7 @@ from contextlib import asynccontextmanager
 
 async def tick(node):
     while True:
-        await node.mail.post("nobody", "ticks", b"")
+        await node.queues.send("ticks", b"", to="nobody")
         await asyncio.sleep(0.05)
 
 @asynccontextmanager
@@ -194,7 +194,7 @@ def test_node_whose_store_lost_commits_ends_as_a_failure(directory: Path) -> Non
 
 
 def test_a_configuration_that_cannot_be_used_is_told(directory: Path, failure: Failure) -> None:
-    tls = [f"--set=tls.{name}=none.pem" for name in ("certificate", "key", "trust")]
+    tls = [f"--set=tls.{name}=none.pem" for name in ("certificate", "key", "ca")]
     for arguments, words in (
         (tls, "TLS certificate none.pem with key none.pem cannot be used"),
         (["--set=node.data=app.py/data"], "postroad: app.py/data: Not a directory; node.data says"),

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from postroad import MessagingService, run
-from postroad.durable import Mail, MailConfig, SqliteStore, StaticDirectory
+from postroad.durable import DurableQueues, DurableQueuesConfig, SqliteStore, StaticPeerDirectory
 from postroad.pipeline import (
     Job,
     LocalRunner,
@@ -27,7 +27,7 @@ from postroad.pipeline import (
 CLUSTER = "payments"
 ALPHA, BETA = "alpha", "beta"
 PAYMENTS, BOOKED = "payments", "booked"
-CONFIG = MailConfig(bridge_first_s=0.02, bridge_max_s=0.1)
+CONFIG = DurableQueuesConfig(bridge_initial_delay_s=0.02, bridge_max_delay_s=0.1)
 
 
 def book(segment: Segment) -> Segment:
@@ -66,9 +66,9 @@ JOB = Job(
 
 async def work(directory: Path, alpha: str) -> None:
     async with MessagingService(CLUSTER, BETA) as service:
-        peers = StaticDirectory({ALPHA: alpha})
+        peers = StaticPeerDirectory({ALPHA: alpha})
         store = SqliteStore(directory / "beta.db")
-        async with Mail(service, store, directory=peers, config=CONFIG) as mail:
+        async with DurableQueues(service, store, directory=peers, config=CONFIG) as mail:
             inputs, outputs = {"in": make_input(IN, mail)}, {"out": make_output(OUT, mail)}
             runner = LocalRunner(JOB, inputs, outputs, mail.store)
             running = asyncio.create_task(runner.run())

@@ -17,13 +17,13 @@ import pytest
 from postroad import MessagingService
 from postroad.core.errors import UsageError
 from postroad.durable import (
-    Draft,
-    Mail,
-    MailConfig,
+    DurableQueues,
+    DurableQueuesConfig,
     MemoryStore,
     Message,
+    OutgoingMessage,
     SqliteStore,
-    StaticDirectory,
+    StaticPeerDirectory,
     Transaction,
 )
 from postroad.pipeline import LocalRunner, QueueInput, QueueOutput
@@ -47,7 +47,7 @@ POISON_EVERY = 2_000
 class Beta:
     """The process that runs the job, as often as it is started."""
 
-    def __init__(self, directory: Path, alpha: Mail, peers: StaticDirectory) -> None:
+    def __init__(self, directory: Path, alpha: DurableQueues, peers: StaticPeerDirectory) -> None:
         self.directory = directory
         self._alpha = alpha
         self._peers = peers
@@ -85,12 +85,12 @@ class Beta:
 
 
 @asynccontextmanager
-async def alpha_and_beta(directory: Path) -> AsyncIterator[tuple[Mail, Beta]]:
-    peers = StaticDirectory()
+async def alpha_and_beta(directory: Path) -> AsyncIterator[tuple[DurableQueues, Beta]]:
+    peers = StaticPeerDirectory()
     store = SqliteStore(directory / "alpha.db")
     async with (
         MessagingService(CLUSTER, ALPHA) as service,
-        Mail(service, store, directory=peers, config=CONFIG) as mail,
+        DurableQueues(service, store, directory=peers, config=CONFIG) as mail,
     ):
         beta = Beta(directory, mail, peers)
         await beta.start()
@@ -100,16 +100,18 @@ async def alpha_and_beta(directory: Path) -> AsyncIterator[tuple[Mail, Beta]]:
             await beta.kill()
 
 
-async def post_payments(mail: Mail) -> None:
+async def post_payments(mail: DurableQueues) -> None:
     for start in range(0, MESSAGES, 1_000):
-        await mail.post_all(
-            Draft(peer=BETA, queue=PAYMENTS, body=msgspec.json.encode({"n": n, "amount": amount}))
+        await mail.send_many(
+            OutgoingMessage(
+                to=BETA, queue=PAYMENTS, body=msgspec.json.encode({"n": n, "amount": amount})
+            )
             for n in range(start, start + 1_000)
             for amount in [0 if n % POISON_EVERY == 0 else n % 1_000 + 1]
         )
 
 
-async def until_booked(mail: Mail, count: int) -> None:
+async def until_booked(mail: DurableQueues, count: int) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while True:
             queues = (await mail.statistics()).queues
@@ -143,13 +145,13 @@ async def test_a_job_that_is_killed_again_and_again_does_everything_once(tmp_pat
         for killed_after in (1, MESSAGES // 4, MESSAGES // 2):
             await until_booked(mail, killed_after)
             await beta.kill()
-            left.append(MESSAGES - len(await mail.browse(BOOKED, limit=MESSAGES)))
+            left.append(MESSAGES - len(await mail.admin.peek(BOOKED, limit=MESSAGES)))
             await beta.start()
         assert left[0] > len(poison), "it was killed when nothing was left to do"
         await until_booked(mail, MESSAGES - len(poison))
         await until_drained(tmp_path)
         await beta.stop()
-        letters = await mail.browse(BOOKED, limit=2 * MESSAGES)
+        letters = await mail.admin.peek(BOOKED, limit=2 * MESSAGES)
     booked = Counter(msgspec.json.decode(it.body)["n"] for it in letters)
     assert sorted(booked) == [n for n in range(MESSAGES) if n not in poison]
     assert set(booked.values()) == {1}
@@ -160,11 +162,13 @@ async def test_a_job_that_is_killed_again_and_again_does_everything_once(tmp_pat
 
 
 @pytest.fixture
-async def mail() -> AsyncIterator[Mail]:
-    config = MailConfig(page_letters_max=7)
+async def mail() -> AsyncIterator[DurableQueues]:
+    config = DurableQueuesConfig(batch_messages_max=7)
     async with (
         MessagingService(CLUSTER, ALPHA) as service,
-        Mail(service, MemoryStore(), directory=StaticDirectory(), config=config) as mail,
+        DurableQueues(
+            service, MemoryStore(), directory=StaticPeerDirectory(), config=config
+        ) as mail,
     ):
         yield mail
 
@@ -173,7 +177,7 @@ async def ignore(message: Message, tx: Transaction) -> None:
     raise AssertionError("nobody should handle it")
 
 
-async def test_a_queue_with_a_consumer_is_not_read_by_a_job(mail: Mail) -> None:
+async def test_a_queue_with_a_consumer_is_not_read_by_a_job(mail: DurableQueues) -> None:
     await mail.consume(PAYMENTS, ignore)
     connector = QueueInput(mail, PAYMENTS)
     with pytest.raises(UsageError, match="'payments' has a consumer already"):
@@ -183,7 +187,7 @@ async def test_a_queue_with_a_consumer_is_not_read_by_a_job(mail: Mail) -> None:
     await connector.close()
 
 
-async def test_a_queue_that_a_job_reads_has_no_consumer(mail: Mail) -> None:
+async def test_a_queue_that_a_job_reads_has_no_consumer(mail: DurableQueues) -> None:
     connector = QueueInput(mail, PAYMENTS)
     await connector.open([])
     assert (await mail.statistics()).queues[PAYMENTS].has_consumer
@@ -197,7 +201,7 @@ async def test_a_queue_that_a_job_reads_has_no_consumer(mail: Mail) -> None:
     assert await mail.pull(PAYMENTS, timeout=0.01) == []
 
 
-async def test_a_job_hands_on_to_consumers_of_its_own_node(mail: Mail) -> None:
+async def test_a_job_hands_on_to_consumers_of_its_own_node(mail: DurableQueues) -> None:
     handled: list[int] = []
     is_done = asyncio.Event()
 
@@ -211,7 +215,7 @@ async def test_a_job_hands_on_to_consumers_of_its_own_node(mail: Mail) -> None:
     runner = LocalRunner(JOB, inputs, {"out": QueueOutput(mail, ALPHA, BOOKED)}, mail.store)
     running = asyncio.create_task(runner.run())
     for n in range(100):
-        await mail.post(ALPHA, PAYMENTS, msgspec.json.encode({"n": n, "amount": 1}))
+        await mail.send(PAYMENTS, msgspec.json.encode({"n": n, "amount": 1}), to=ALPHA)
     async with asyncio.timeout(DEADLINE_S):
         await is_done.wait()
     running.cancel()

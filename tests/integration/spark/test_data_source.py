@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from postroad.core.errors import StoreLockedError
-from postroad.durable import Letter, store_at
-from postroad.durable.letters import encode_letter
+from postroad.durable import StoredMessage, store_from_url
+from postroad.durable.stored_messages import encode_stored_message
 from postroad.pipeline.coordinator import standalone
 from tests.support.servers.postgres import fresh_database
 
@@ -255,14 +255,16 @@ def node_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 async def post_orders(location: str, numbers: Iterable[int]) -> None:
     letters = [
-        Letter(n, "orders", b'{"n":%d,"at":"2026-01-02"}' % n, 1_000 + n, f"k{n}", {"a": "b"})
+        StoredMessage(
+            n, "orders", b'{"n":%d,"at":"2026-01-02"}' % n, 1_000 + n, f"k{n}", {"a": "b"}
+        )
         for n in numbers
     ]
-    store = store_at(location)
+    store = store_from_url(location)
     await store.open("alpha")
     try:
         await store.write(
-            lambda ledger: ledger.append_all("alpha", [encode_letter(it) for it in letters])
+            lambda ledger: ledger.append_all("alpha", [encode_stored_message(it) for it in letters])
         )
     finally:
         await store.close()
@@ -355,7 +357,7 @@ def test_queue_of_a_running_node_is_refused(
     monkeypatch.setattr(standalone, "_LOCK_TIMEOUT_S", 0.1)
 
     async def read_while_node_runs() -> None:
-        store = store_at(location)
+        store = store_from_url(location)
         await store.open("alpha")
         try:
             await asyncio.to_thread(source.reader(source.schema()).partitions)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from postroad.durable import Message, SqliteStore, Transaction
-from postroad.flows import Flow, Flows, FlowsConfig, Session, flow, responds_to
+from postroad.flows import FlowContext, FlowsConfig, FlowService, FlowSession, flow, responder
 from postroad.services.broker import Broker
 from postroad.services.context import Context
 from postroad.services.service import Service, action
@@ -28,13 +28,13 @@ async def pack(order: str) -> str:
 
 
 @flow
-async def deliver(flow: Flow, peer: str, order: str) -> str:
-    packed = await flow.step(pack, order)
-    return await flow.open(peer).send_and_receive(packed, str)
+async def deliver(ctx: FlowContext, peer: str, order: str) -> str:
+    packed = await ctx.step(pack, order)
+    return await ctx.open_session(peer).send_and_receive(packed, str)
 
 
-@responds_to(deliver)
-async def receive(flow: Flow, session: Session) -> None:
+@responder(deliver)
+async def receive(ctx: FlowContext, session: FlowSession) -> None:
     await session.send(f"got {await session.receive(str)}")
 
 
@@ -48,11 +48,11 @@ class Shop(Service):
 
     @action
     async def order(self, ctx: Context, what: str) -> None:
-        await self._station.mail.post("alpha", "orders", what.encode())
+        await self._station.mail.send("orders", what.encode(), to="alpha")
 
 
 @asynccontextmanager
-async def shops(place: Path, config: FlowsConfig) -> AsyncIterator[tuple[Broker, Flows]]:
+async def shops(place: Path, config: FlowsConfig) -> AsyncIterator[tuple[Broker, FlowService]]:
     """Nodes alpha, which calls and delivers, and beta, which takes orders and what they bring."""
     hub = MemoryHub()
     async with AsyncExitStack() as stack:
@@ -60,8 +60,8 @@ async def shops(place: Path, config: FlowsConfig) -> AsyncIterator[tuple[Broker,
         alpha = await enter(running_station("alpha", SqliteStore(place / "alpha.db")))
         beta = await enter(running_station("beta", SqliteStore(place / "beta.db"), alpha))
         alpha.meet(beta)
-        delivering = await enter(Flows(alpha.mail, [deliver], config))
-        await enter(Flows(beta.mail, [receive], config))
+        delivering = await enter(FlowService(alpha.mail, [deliver], config))
+        await enter(FlowService(beta.mail, [receive], config))
         caller = await enter(Broker("alpha", transporter=MemoryTransporter(hub), **SHORT))
         shop = Broker("beta", transporter=MemoryTransporter(hub), **SHORT)
         shop.add(Shop(beta))
@@ -69,7 +69,7 @@ async def shops(place: Path, config: FlowsConfig) -> AsyncIterator[tuple[Broker,
         await caller.wait_for_services("shop")
 
         async def on_order(message: Message, tx: Transaction) -> None:
-            await delivering.begin(deliver, "beta", message.body.decode())
+            await delivering.start_flow(deliver, "beta", message.body.decode())
 
         await alpha.mail.consume("orders", on_order)
         yield caller, delivering

@@ -12,7 +12,7 @@ import pytest
 from postroad.core import tracing
 from postroad.core.tracing import SpanContext
 from postroad.durable import Transaction
-from postroad.flows import Flow, FlowsConfig, flow
+from postroad.flows import INJECTED, FlowContext, FlowsConfig, StoreConnection, flow
 from postroad.flows.errors import FlowError
 from tests.support.flows.nodes import FlowNode, FlowNodes
 
@@ -46,20 +46,20 @@ def in_thread() -> None:
     note("in a thread")
 
 
-async def in_transaction(tx: Transaction) -> None:
+async def in_transaction(tx: Transaction = INJECTED) -> None:
     await tx.execute("SELECT 1")
     note("in a transaction")
 
 
-def with_connection(connection: Any) -> None:
+def with_connection(connection: StoreConnection = INJECTED) -> None:
     note("with a connection")
 
 
 @flow
-async def look(flow: Flow) -> None:
+async def look(ctx: FlowContext) -> None:
     note("in the flow")
     for function in (on_loop, in_thread, in_transaction, with_connection):
-        await flow.step(function)
+        await ctx.step(function)
 
 
 async def start(nodes: FlowNodes, name: str, *definitions: Any) -> FlowNode:
@@ -88,15 +88,15 @@ def told_in_a_thread() -> str:
     return context.span_id
 
 
-async def post_something(tx: Transaction) -> None:
-    tx.post("alpha", "notes", b"")
+async def post_something(tx: Transaction = INJECTED) -> None:
+    tx.send("notes", b"", to="alpha")
 
 
 @flow
-async def work(flow: Flow) -> list[str]:
-    spans = [await flow.step(told), await flow.step(told_in_a_thread)]
-    await flow.step(post_something)
-    await flow.sleep(0.001)
+async def work(ctx: FlowContext) -> list[str]:
+    spans = [await ctx.step(told), await ctx.step(told_in_a_thread)]
+    await ctx.step(post_something)
+    await ctx.sleep(0.001)
     return spans
 
 
@@ -120,8 +120,8 @@ async def test_steps_are_spans_of_what_began_the_flow(nodes: FlowNodes) -> None:
 
 
 @flow
-async def fail(flow: Flow) -> None:
-    await flow.step(refuse)
+async def fail(ctx: FlowContext) -> None:
+    await ctx.step(refuse)
 
 
 async def refuse() -> None:
@@ -140,10 +140,10 @@ async def test_failures_are_noted(nodes: FlowNodes) -> None:
 
 
 @flow
-async def wait(flow: Flow) -> str:
-    first = await flow.step(told)
-    await flow.signal("go", str)
-    assert await flow.step(told) != first
+async def wait(ctx: FlowContext) -> str:
+    first = await ctx.step(told)
+    await ctx.wait_for_signal("go", str)
+    assert await ctx.step(told) != first
     return first
 
 

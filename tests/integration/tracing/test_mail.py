@@ -8,7 +8,7 @@ from pathlib import Path
 from postroad.core import tracing
 from postroad.core.errors import ConfigError
 from postroad.core.tracing import SpanKind
-from postroad.durable import Draft, Message, Transaction
+from postroad.durable import Message, OutgoingMessage, Transaction
 from postroad.node.tracing import Recorder
 from postroad.pipeline import LocalRunner, MemoryOutput, QueueInput
 from postroad.pipeline.job import Job, Task, TaskType
@@ -20,13 +20,13 @@ from .traces import begun, recording
 async def test_handling_is_part_of_posting(tmp_path: Path) -> None:
     async with recording("alpha", "beta") as traces, running_pair(tmp_path) as (alpha, beta):
         with begun("alpha"):
-            await alpha.mail.post("beta", "orders", b"tea", headers={"h": "1"})
+            await alpha.mail.send("orders", b"tea", to="beta", headers={"h": "1"})
         handled = asyncio.Event()
 
         async def handle(message: Message, tx: Transaction) -> None:
             assert message.headers["h"] == "1"
-            tx.post("alpha", "bills", b"5")
-            await alpha.mail.post("alpha", "notes", b"")
+            tx.send("bills", b"5", to="alpha")
+            await alpha.mail.send("notes", b"", to="alpha")
             handled.set()
 
         await beta.mail.consume("orders", handle)
@@ -47,7 +47,7 @@ async def test_handling_is_part_of_posting(tmp_path: Path) -> None:
 async def test_mail_that_waited_for_another_process(tmp_path: Path) -> None:
     """A letter knows its span for as long as it is on the disk."""
     async with Recorder("alpha") as first, running_station("alpha", tmp_path) as alpha:
-        await alpha.mail.post("alpha", "orders", b"tea")
+        await alpha.mail.send("orders", b"tea", to="alpha")
     (posted,) = first.recent()
     async with Recorder("alpha") as second, running_station("alpha", tmp_path) as alpha:
         handled = asyncio.Event()
@@ -66,7 +66,7 @@ async def test_every_attempt_is_a_span(tmp_path: Path) -> None:
                 raise ConfigError("not yet")
             done.set()
 
-        await alpha.mail.post("alpha", "orders", b"tea")
+        await alpha.mail.send("orders", b"tea", to="alpha")
         await alpha.mail.consume("orders", handle, retry=AT_ONCE)
         await asyncio.wait_for(done.wait(), 10)
         attempts = [it for it in traces.all() if it.kind is SpanKind.CONSUMER]
@@ -77,14 +77,14 @@ async def test_every_attempt_is_a_span(tmp_path: Path) -> None:
 
 async def test_mail_that_is_pulled(tmp_path: Path) -> None:
     async with recording("alpha") as traces, running_station("alpha", tmp_path) as alpha:
-        await alpha.mail.post_all(
-            Draft(peer="alpha", queue="orders", body=b"%d" % number) for number in range(2)
+        await alpha.mail.send_many(
+            OutgoingMessage(to="alpha", queue="orders", body=b"%d" % number) for number in range(2)
         )
         good, bad = await alpha.mail.pull("orders", limit=2, retry=AT_ONCE)
         await good.ack()
         bad.nack("no tea")
         pulled = [it for it in traces.all() if it.kind is SpanKind.CONSUMER]
-        assert [it.error for it in pulled] == [None, "Nacked: no tea"]
+        assert [it.error for it in pulled] == [None, "NackedError: no tea"]
         posted = {it.span_id for it in traces.all() if it.kind is SpanKind.PRODUCER}
         assert {it.parent_id for it in pulled} == posted and len(posted) == 2
 
@@ -96,7 +96,7 @@ async def test_a_reply_is_part_of_the_handling(tmp_path: Path) -> None:
             tx.reply(message, b"5")
 
         await beta.mail.consume("prices", handle)
-        assert (await alpha.mail.request("beta", "prices", b"tea", timeout=10)).body == b"5"
+        assert (await alpha.mail.request("prices", b"tea", to="beta", timeout=10)).body == b"5"
         await traces.until("durable: handle _replies @alpha")
         traces.line(
             "durable: post prices @alpha",
@@ -109,7 +109,8 @@ async def test_a_reply_is_part_of_the_handling(tmp_path: Path) -> None:
 async def test_posting_again_with_the_same_key(tmp_path: Path) -> None:
     async with recording("alpha"), running_station("alpha", tmp_path) as alpha:
         ids = {
-            await alpha.mail.post("alpha", "orders", b"tea", idempotency_key="k") for _ in range(3)
+            await alpha.mail.send("orders", b"tea", to="alpha", idempotency_key="k")
+            for _ in range(3)
         }
         assert len(ids) == 1
 
@@ -130,7 +131,7 @@ COPY = Job(
 async def test_a_batch_is_a_span_with_links_to_the_letters_in_it(tmp_path: Path) -> None:
     async with recording("alpha") as traces, running_station("alpha", tmp_path) as alpha:
         for number in range(40):
-            await alpha.mail.post("alpha", "orders", b'{"n": %d}' % number)
+            await alpha.mail.send("orders", b'{"n": %d}' % number, to="alpha")
         output = MemoryOutput()
         inputs = {"in": QueueInput(alpha.mail, "orders", bounded=True)}
         await LocalRunner(COPY, inputs, {"out": output}, alpha.mail.store).run()

@@ -188,4 +188,4 @@ def test_the_extra_is_named_if_it_is_missing() -> None:
         "except MissingExtraError as error:",
         "    print(error, tracing.tracer)",
     )
-    assert "pip install '.[telemetry]' in its repository None" in output
+    assert "or 'FILE.whl[telemetry]' None" in output

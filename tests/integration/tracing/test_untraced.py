@@ -13,14 +13,15 @@ import pytest
 from postroad import MessagingService
 from postroad.cells.delivery.domain_links import MESSAGE
 from postroad.core import tracing
-from postroad.durable import MailConfig
-from postroad.durable.posting import Clerk, Draft
-from postroad.flows import Flow, FlowsConfig, flow
-from postroad.flows.head import Head
-from postroad.flows.life import Status
+from postroad.durable import DurableQueuesConfig
+from postroad.durable.producer import MessageEncoder, OutgoingMessage
+from postroad.flows import FlowContext, FlowsConfig, flow
+from postroad.flows.head import FlowState
+from postroad.flows.life import FlowStatus
 from postroad.net import Tunnel
 from postroad.services.kinds import Kind
 from tests.support.cells.nodes import Domains, Inbox
+from tests.support.durable.nodes import encode
 from tests.support.flows.nodes import FlowNodes
 from tests.support.services.nodes import Nodes, raw_service
 
@@ -180,9 +181,11 @@ async def test_packets() -> None:
 
 
 def test_letters() -> None:
-    clerk = Clerk(MailConfig(), "alpha")
-    plain = clerk.plain("beta", "orders", b"tea")
-    told = clerk.draft(Draft(peer="beta", queue="orders", body=b"tea", headers={"h": "1"}))
+    clerk = MessageEncoder(DurableQueuesConfig(), "alpha")
+    plain = clerk.encode_fast("beta", "orders", b"tea")
+    told = clerk.encode_traced(
+        OutgoingMessage(to="beta", queue="orders", body=b"tea", headers={"h": "1"})
+    )
     posted = msgspec.msgpack.decode(plain.encoded)
     assert posted == [plain.id, "orders", b"tea", posted[3]]
     letter = msgspec.msgpack.decode(told.encoded)
@@ -190,25 +193,27 @@ def test_letters() -> None:
 
 
 async def test_letters_that_are_traced() -> None:
-    clerk = Clerk(MailConfig(message_bytes_max=2_000), "alpha")
+    clerk = MessageEncoder(DurableQueuesConfig(message_bytes_max=2_000), "alpha")
     async with recording("alpha"):
-        told = clerk.draft(Draft(peer="beta", queue="orders", body=b"tea", headers={"h": "1"}))
+        told = clerk.encode_traced(
+            OutgoingMessage(to="beta", queue="orders", body=b"tea", headers={"h": "1"})
+        )
         headers = msgspec.msgpack.decode(told.encoded)[5]
         assert list(headers) == ["h", "traceparent"]
-        full = Draft(peer="beta", queue="orders", body=bytes(1_970))
-        assert len(msgspec.msgpack.decode(clerk.draft(full).encoded)) == 4, "no room for it"
-        keyed = Draft(peer="beta", queue="orders", body=bytes(1_960), priority=5)
-        letter = msgspec.msgpack.decode(clerk.draft(keyed).encoded)
+        full = OutgoingMessage(to="beta", queue="orders", body=bytes(1_970))
+        assert len(msgspec.msgpack.decode(clerk.encode_traced(full).encoded)) == 4, "no room for it"
+        keyed = OutgoingMessage(to="beta", queue="orders", body=bytes(1_960), priority=5)
+        letter = msgspec.msgpack.decode(clerk.encode_traced(keyed).encoded)
         assert letter[4:] == [None, None, 5]
 
 
 def test_what_is_posted_again_is_the_same_in_another_span() -> None:
-    clerk = Clerk(MailConfig(), "alpha")
+    clerk = MessageEncoder(DurableQueuesConfig(), "alpha")
 
     def digest(headers: dict[str, str] | None) -> bytes:
-        post = clerk.post("beta", "orders", b"tea", idempotency_key="k", headers=headers)
-        assert post.idempotence is not None
-        return post.idempotence.digest
+        post = encode(clerk, "beta", "orders", b"tea", idempotency_key="k", headers=headers)
+        assert post.idempotency is not None
+        return post.idempotency.digest
 
     context = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01", "tracestate": "a=1"}
     assert digest(None) == digest(context) != digest({"h": "1"})
@@ -219,7 +224,7 @@ def test_what_is_posted_again_is_the_same_in_another_span() -> None:
 
 
 @flow
-async def nothing(flow: Flow) -> None:
+async def nothing(ctx: FlowContext) -> None:
     return None
 
 
@@ -242,6 +247,6 @@ async def test_heads_of_flows(tmp_path: Path) -> None:
 
 
 def test_heads_of_older_versions_can_be_read() -> None:
-    head = Head(id=1, name="x", version=1, status=Status.RUNNING, entropy=b"", started_ms=1)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(head), type=Head) == head
-    assert b"trace" not in msgspec.msgpack.encode(head)
+    state = FlowState(id=1, name="x", version=1, status=FlowStatus.RUNNING, seed=b"", started_ms=1)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=FlowState) == state
+    assert b"trace" not in msgspec.msgpack.encode(state)

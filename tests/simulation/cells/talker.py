@@ -94,8 +94,7 @@ class Talker:
             source=CellPath.of(f"forger@{victim}", f"*@{victim}", f"*@{own}"),
             payload=write_number(sent.number),
         )
-        if link.can_send_now:
-            link.send_encoded(encode_envelope(forged))
+        link.try_send_encoded(encode_envelope(forged))
 
     def _draw_path(self) -> str:
         hops = self._rng.choice((1, 1, 1, 2))

@@ -15,7 +15,7 @@ from postroad.core.errors import (
     StoreUnavailableError,
     TransactionAbortedError,
 )
-from postroad.durable import Mail
+from postroad.durable import DurableQueues
 from postroad.testing import require
 from tests.simulation.durable.slips import Job, Way
 
@@ -72,7 +72,7 @@ JOURNAL = "CREATE TABLE IF NOT EXISTS journal (job TEXT PRIMARY KEY)"
 class Clerk:
     """Does its jobs in order; after a restart it goes on where it was."""
 
-    def __init__(self, mail: Mail, jobs: list[Job], books: Books) -> None:
+    def __init__(self, mail: DurableQueues, jobs: list[Job], books: Books) -> None:
         self._mail = mail
         self._jobs = jobs
         self._books = books
@@ -103,9 +103,9 @@ class Clerk:
             async with self._mail.transaction() as tx:
                 await tx.execute("INSERT OR IGNORE INTO journal VALUES (?)", (job.name,))
                 for draft in drafts:
-                    tx.post_draft(draft)
+                    tx.send_message(draft)
             return None
-        ids = await self._mail.post_all(drafts)
+        ids = await self._mail.send_many(drafts)
         return ids if job.is_idempotent else None
 
 
@@ -132,7 +132,7 @@ class Wishes:
         self.has_hope = self.has_doubts = False
 
 
-async def operate(mail: Mail, wishes: Wishes) -> None:
+async def operate(mail: DurableQueues, wishes: Wishes) -> None:
     # What an earlier process was told is still written down.
     told = await _paused(mail)
     while True:
@@ -144,21 +144,21 @@ async def operate(mail: Mail, wishes: Wishes) -> None:
         await asyncio.sleep(_LOOK_INTERVAL_S)
 
 
-async def _paused(mail: Mail) -> set[str]:
+async def _paused(mail: DurableQueues) -> set[str]:
     queues = (await mail.statistics()).queues
     return {name for name, queue in queues.items() if queue.is_paused}
 
 
-async def _grant(mail: Mail, wishes: Wishes, told: set[str]) -> None:
+async def _grant(mail: DurableQueues, wishes: Wishes, told: set[str]) -> None:
     for queue in sorted(told - wishes.resting):
-        await mail.resume(queue)
+        await mail.admin.resume(queue)
         told.remove(queue)
     for queue in sorted(wishes.resting - told):
         told.add(queue)
-        await mail.pause(queue)
+        await mail.admin.pause(queue)
     if wishes.has_doubts:
         mail.store.audience.on_reconnected()
         wishes.has_doubts = False
     if wishes.has_hope:
-        await mail.retry_all_dead()
+        await mail.dead_letters.retry_many()
         wishes.has_hope = False

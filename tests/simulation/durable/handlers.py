@@ -14,7 +14,7 @@ from postroad.core.errors import (
     TransactionAbortedError,
     UsageError,
 )
-from postroad.durable import Mail, Message, Pulled, Retry, Transaction
+from postroad.durable import DurableQueues, Message, PulledMessage, RetryPolicy, Transaction
 from postroad.testing import require
 from tests.simulation.durable.clerks import Books
 from tests.simulation.durable.plan import Habits
@@ -37,8 +37,8 @@ HANDLED = (
     " token TEXT, queue TEXT, sender TEXT)"
 )
 # What fails for a moment never becomes a dead letter; what is hopeless soon does.
-_PATIENT = Retry(attempts=10_000, first_s=0.05, max_s=1.0)
-_STRICT = Retry(attempts=3, first_s=0.05, max_s=0.5)
+_PATIENT = RetryPolicy(max_attempts=10_000, initial_delay_s=0.05, max_delay_s=1.0)
+_STRICT = RetryPolicy(max_attempts=3, initial_delay_s=0.05, max_delay_s=0.5)
 # Longer than a handler may take.
 _FAR_TOO_LONG_S = 6.0
 _PULL_S = 5.0
@@ -49,7 +49,7 @@ class Trouble(Exception):
 
 
 class Handlers:
-    def __init__(self, mail: Mail, habits: Habits, books: Books, rng: Random) -> None:
+    def __init__(self, mail: DurableQueues, habits: Habits, books: Books, rng: Random) -> None:
         self._mail = mail
         self._habits = habits
         self._books = books
@@ -137,7 +137,7 @@ class Handlers:
                     # Its lease was over, and it comes again.
                     continue
 
-    async def _deal_with(self, message: Pulled) -> None:
+    async def _deal_with(self, message: PulledMessage) -> None:
         chance = self._rng.random()
         if chance < self._habits.failing:
             message.nack("for once")
@@ -148,8 +148,8 @@ class Handlers:
         else:
             await self._acknowledge(message)
 
-    async def _acknowledge(self, message: Pulled) -> None:
-        tx = message.begin()
+    async def _acknowledge(self, message: PulledMessage) -> None:
+        tx = message.transaction()
         try:
             if self._habits.refused and self._rng.random() < self._habits.refused:
                 _post_nonsense(tx)
@@ -157,9 +157,9 @@ class Handlers:
             await message.ack(tx)
         except (SendRejectedError, StoreError, TransactionAbortedError):
             # It comes again.
-            tx.undo()
+            tx.rollback()
         except UsageError:
-            tx.undo()
+            tx.rollback()
             raise
 
 
@@ -172,10 +172,10 @@ async def _add_row(message: Message, slip: Slip, tx: Transaction) -> None:
 
 def _post_copy(message: Message, slip: Slip, tx: Transaction) -> None:
     if slip.copy_to is not None:
-        tx.post(slip.copy_to, COPIES, encode_slip(copy_of(slip)), key=message.key)
+        tx.send(COPIES, encode_slip(copy_of(slip)), to=slip.copy_to, key=message.key)
 
 
 def _post_nonsense(tx: Transaction) -> None:
     """Two messages under one idempotency key: the handler returns, and its commit is refused."""
     for body in (b"one", b"another"):
-        tx.post("nobody", NOTES, body, idempotency_key="the same")
+        tx.send(NOTES, body, to="nobody", idempotency_key="the same")

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 
 from postroad.core.errors import StoreUnavailableError
-from postroad.durable import Mail, MailConfig, MemoryDisk, Message, Transaction
+from postroad.durable import DurableQueues, DurableQueuesConfig, MemoryDisk, Message, Transaction
 from postroad.durable.store import queries as query
 from postroad.durable.store.sqlite import SqliteDatabase
 from postroad.testing import SimCluster
 from tests.simulation.durable.process import Machine
 
 QUEUE = "orders"
-CONFIG = MailConfig(
-    page_letters_max=1,
-    offer_timeout_s=2.0,
+CONFIG = DurableQueuesConfig(
+    batch_messages_max=1,
+    open_timeout_s=2.0,
     window_timeout_s=3.0,
-    bridge_max_s=1.0,
+    bridge_max_delay_s=1.0,
 )
 # What a few messages take where nothing disturbs them.
 DELIVERY_S = 5.0
@@ -24,7 +24,7 @@ DELIVERY_S = 5.0
 
 class Pair:
     def __init__(
-        self, sim: SimCluster, *, has_bridge: bool = True, config: MailConfig = CONFIG
+        self, sim: SimCluster, *, has_bridge: bool = True, config: DurableQueuesConfig = CONFIG
     ) -> None:
         self.sim = sim
         self.alpha = Machine(sim, "alpha", config, (), _rest, has_bridge=has_bridge)
@@ -45,23 +45,23 @@ class Pair:
         self.alpha.directory.set("beta", beta.address)
 
     @property
-    def mail(self) -> Mail:
+    def mail(self) -> DurableQueues:
         assert self.alpha.mail is not None
         return self.alpha.mail
 
     def post(self, *words: str, queue: str = QUEUE, delay: float | None = None) -> None:
         for word in words:
             self.sim.run(
-                self.mail.post("beta", queue, word.encode(), key="one", delay=delay),
+                self.mail.send(queue, word.encode(), to="beta", key="one", delay=delay),
                 self.alpha.node,
             )
 
     def handled(self) -> list[str]:
-        rows = self.beta.disk.connection.execute("SELECT word FROM words ORDER BY number")
+        rows = self.beta.disk.execute("SELECT word FROM words ORDER BY number")
         return [word for (word,) in rows]
 
     def outbox(self) -> int:
-        rows = self.alpha.disk.connection.execute("SELECT COUNT(*) FROM postroad_outbox")
+        rows = self.alpha.disk.execute("SELECT COUNT(*) FROM postroad_outbox")
         return int(rows.fetchone()[0])
 
     def dead(self) -> list[str]:
@@ -77,9 +77,9 @@ class Pair:
         assert self.handled() == list(words)
 
     def trouble(self) -> str | None:
-        assert self.mail.manager is not None
-        (health,) = self.mail.manager.health()
-        return health.trouble if health.phase == "refused" else None
+        assert self.mail.bridges.manager is not None
+        (health,) = self.mail.bridges.manager.status()
+        return health.last_error if health.state == "mismatch" else None
 
     def await_trouble(self, words: str) -> None:
         self.sim.run_until(
@@ -104,11 +104,11 @@ class Pair:
                 self.sim.run_for(0.01)
 
 
-async def _rest(mail: Mail) -> None:
+async def _rest(mail: DurableQueues) -> None:
     await asyncio.Event().wait()
 
 
-async def _handle_all(mail: Mail) -> None:
+async def _handle_all(mail: DurableQueues) -> None:
     async with mail.transaction() as tx:
         await tx.execute(
             "CREATE TABLE IF NOT EXISTS words (number INTEGER PRIMARY KEY AUTOINCREMENT, word TEXT)"

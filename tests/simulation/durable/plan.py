@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 
 from postroad.core import fault_points as faults
-from postroad.durable import MailConfig
+from postroad.durable import DurableQueuesConfig
 from tests.simulation.durable.slips import (
     CLOSED,
     DESK,
@@ -109,7 +109,7 @@ class Plan(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
     uses_agents: bool
     """Whether nodes find each other as members of a cluster; otherwise they have a list."""
-    config: MailConfig
+    config: DurableQueuesConfig
     habits: Habits
     clerks: dict[str, list[list[Job]]]
     """For each node the jobs of each of its clerks, who do one after the other."""
@@ -155,25 +155,25 @@ def draw_plan(rng: Random, *, has_faults: bool = True) -> Plan:
     )
 
 
-def _draw_config(rng: Random) -> MailConfig:
-    return MailConfig(
+def _draw_config(rng: Random) -> DurableQueuesConfig:
+    return DurableQueuesConfig(
         message_bytes_max=2_000,
         outbox_messages_max=rng.choice((20, 10_000)),
         inbox_bytes_max=rng.choice((1_500, 1_000_000)),
         sender_bytes_max=rng.choice((800, 1_000_000)),
-        page_letters_max=rng.choice((1, 3, 16)),
-        page_bytes_max=rng.choice((200, 2_000)),
+        batch_messages_max=rng.choice((1, 3, 16)),
+        batch_bytes_max=rng.choice((200, 2_000)),
         window_bytes=rng.choice((300, 4_000)),
         windows_max=rng.choice((1, 2, 4)),
-        ahead_letters=rng.choice((4, 16, 1_000)),
-        uncommitted_max=rng.choice((2, 1_000)),
-        unwritten_bytes_max=rng.choice((500, 1_000_000)),
-        offer_timeout_s=2.0,
+        prefetch_messages=rng.choice((4, 16, 1_000)),
+        uncommitted_acks_max=rng.choice((2, 1_000)),
+        write_queue_bytes_max=rng.choice((500, 1_000_000)),
+        open_timeout_s=2.0,
         window_timeout_s=3.0,
-        bridge_max_s=2.0,
-        transaction_s=1.0,
-        handler_s=4.0,
-        lease_s=2.0,
+        bridge_max_delay_s=2.0,
+        transaction_timeout_s=1.0,
+        handler_timeout_s=4.0,
+        ack_timeout_s=2.0,
     )
 
 

@@ -10,7 +10,13 @@ from typing import TypeAlias
 
 from postroad.cluster import ClusterAgent, StaticDiscovery
 from postroad.core.errors import StoreError, TransactionAbortedError
-from postroad.durable import Mail, MailConfig, MemoryDisk, MemoryStore, StaticDirectory
+from postroad.durable import (
+    DurableQueues,
+    DurableQueuesConfig,
+    MemoryDisk,
+    MemoryStore,
+    StaticPeerDirectory,
+)
 from postroad.net import MessagingService
 from postroad.testing import SimCluster, SimNode
 
@@ -19,7 +25,7 @@ PORT = 7000
 # Until the mail is started again whose store could not be opened or failed.
 _AGAIN_S = 0.5
 
-Application: TypeAlias = Callable[[Mail], Awaitable[None]]
+Application: TypeAlias = Callable[[DurableQueues], Awaitable[None]]
 """What runs as long as a mail does."""
 
 
@@ -40,7 +46,7 @@ class Machine:
         self,
         sim: SimCluster,
         name: str,
-        config: MailConfig,
+        config: DurableQueuesConfig,
         accept: tuple[str, ...],
         application: Application,
         *,
@@ -52,9 +58,9 @@ class Machine:
         self.node = sim.add(host or name, self._run)
         self.disk = disk or MemoryDisk(Random(f"{sim.seed}/mail of {name}"))
         self._has_bridge = has_bridge
-        self.mail: Mail | None = None
+        self.mail: DurableQueues | None = None
         # Where peers are; None if agents find out.
-        self.directory: StaticDirectory | None = StaticDirectory()
+        self.directory: StaticPeerDirectory | None = StaticPeerDirectory()
         self.seeds: list[str] = []
         self._is_stopping = False
         self._config = config
@@ -88,12 +94,12 @@ class Machine:
                     await asyncio.sleep(_AGAIN_S)
 
     async def _serve(self, host: ClusterAgent | MessagingService) -> None:
-        mail = Mail(
+        mail = DurableQueues(
             host,
             MemoryStore(self.disk),
             directory=self.directory,
             config=self._config,
-            accept=self._accept,
+            accepted_queues=self._accept,
             bridge=self._has_bridge,
         )
         async with mail:

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from postroad.durable import Draft
+from postroad.durable import OutgoingMessage
 
 ORDERS = "orders"
 """Handlers write a row, and post a copy to a third node with it."""
@@ -55,9 +55,9 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
     def token(self) -> str:
         return self.slip.token
 
-    def to_draft(self, *, is_idempotent: bool) -> Draft:
-        return Draft(
-            peer=self.peer,
+    def to_draft(self, *, is_idempotent: bool) -> OutgoingMessage:
+        return OutgoingMessage(
+            to=self.peer,
             queue=self.queue,
             body=encode_slip(self.slip),
             key=self.key,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from postroad.durable import DeadLetter, Reason
+from postroad.durable import DeadLetter, DeadLetterReason
 from postroad.durable.store import queries as query
 from postroad.durable.store.sqlite import SqliteDatabase
 from postroad.testing import LivenessFailure, require
@@ -53,7 +53,7 @@ def _is_quiet(world: World) -> bool:
 
 
 def _left(machine: Machine) -> list[str]:
-    if not machine.is_ready or machine.disk.connection.in_transaction:
+    if not machine.is_ready or machine.disk.is_in_transaction:
         return ["it is not ready"]
     return [
         f"{count} rows in {table}"
@@ -63,15 +63,15 @@ def _left(machine: Machine) -> list[str]:
 
 
 def _rows(machine: Machine, statement: str) -> list[tuple[Any, ...]]:
-    return machine.disk.connection.execute(statement).fetchall()
+    return machine.disk.execute(statement).fetchall()
 
 
 def _describe(world: World) -> str:
     lines = [f"mail is stuck, {QUIET_S:g} s after healing"]
     for machine in world.machines.values():
         lines.append(f"{machine.name}: {'; '.join(_left(machine)) or 'nothing'}")
-        if machine.mail is not None and machine.mail.manager is not None:
-            lines += [f"  {it}" for it in machine.mail.manager.health()]
+        if machine.mail is not None and machine.mail.bridges.manager is not None:
+            lines += [f"  {it}" for it in machine.mail.bridges.manager.status()]
     undone = [job.name for job in world.books.jobs.values() if world.books.is_wanted(job)]
     lines.append(f"jobs not done: {', '.join(undone) or 'none'}")
     return "\n".join(lines)
@@ -184,13 +184,13 @@ class Findings:
 def _reasons(parcel: Parcel) -> set[str]:
     reasons: set[str] = set()
     if parcel.queue == CLOSED:
-        reasons.add(Reason.UNKNOWN_QUEUE)
+        reasons.add(DeadLetterReason.UNKNOWN_QUEUE)
     if parcel.slip.temper is Temper.REJECTED:
-        reasons.add(Reason.REJECTED)
+        reasons.add(DeadLetterReason.REJECTED)
     if parcel.slip.temper is Temper.HOPELESS:
-        reasons.add(Reason.FAILED)
+        reasons.add(DeadLetterReason.FAILED)
     if parcel.ttl is not None:
-        reasons.add(Reason.EXPIRED)
+        reasons.add(DeadLetterReason.EXPIRED)
     return reasons
 
 
@@ -222,15 +222,21 @@ def _check_statistics(world: World, machine: Machine) -> None:
     assert mail is not None
     told = world.sim.run(mail.statistics(), machine.node)
     for name, queue in told.queues.items():
-        require(queue.depth == queue.in_hand == 0, f"{machine.name} has {name}: {queue}")
+        require(queue.depth == queue.in_flight == 0, f"{machine.name} has {name}: {queue}")
     for name, peer in told.peers.items():
         require(peer.depth == 0, f"{machine.name} has mail for {name}: {peer}")
-        phase = "resting" if peer.bridge is None else peer.bridge.phase
-        require(phase == "resting", f"{machine.name} has a bridge in trouble: {peer.bridge}")
+        phase = "idle" if peer.bridge is None else peer.bridge.state
+        require(phase == "idle", f"{machine.name} has a bridge in trouble: {peer.bridge}")
     (dead,) = _rows(machine, "SELECT COUNT(*) FROM postroad_dead")[0]
-    require(told.dead == dead, f"{machine.name} says {told.dead} are dead, and has {dead}")
-    require(not mail._intake._held, f"{machine.name} thinks it holds {mail._intake._held}")
-    for consumption in mail.consumptions.values():
+    require(
+        told.dead_letters == dead,
+        f"{machine.name} says {told.dead_letters} are dead, and has {dead}",
+    )
+    require(
+        not mail._receiver._stored_bytes,
+        f"{machine.name} thinks it holds {mail._receiver._stored_bytes}",
+    )
+    for consumption in mail.dispatchers:
         require(consumption.uncommitted == 0, f"{consumption.queue} waits for commits")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from postroad.durable import Mail
+from postroad.durable import DurableQueues
 from postroad.testing import SimCluster
 from tests.simulation.durable.clerks import JOURNAL, Books, Clerk, Wishes, operate
 from tests.simulation.durable.handlers import HANDLED, Handlers
@@ -52,7 +52,7 @@ class World:
                 for name, address in addresses.items():
                     machine.directory.set(name, address)
 
-    async def _serve(self, name: str, rng: Random, mail: Mail) -> None:
+    async def _serve(self, name: str, rng: Random, mail: DurableQueues) -> None:
         await _make_tables(mail)
         handlers = Handlers(mail, self.plan.habits, self.books, rng)
         await handlers.start()
@@ -170,7 +170,7 @@ class World:
             machine.start()
 
 
-async def _make_tables(mail: Mail) -> None:
+async def _make_tables(mail: DurableQueues) -> None:
     async with mail.transaction() as tx:
         await tx.execute(JOURNAL)
         await tx.execute(HANDLED)

@@ -10,19 +10,21 @@ from typing import Any
 
 import msgspec
 
-from postroad.durable import Retry, Transaction
+from postroad.durable import RetryPolicy, Transaction
 from postroad.flows import (
-    Definition,
-    Flow,
+    INJECTED,
+    FlowContext,
+    FlowDefinition,
     FlowError,
-    FlowTimeout,
-    PeerFailed,
-    Session,
-    SessionEnded,
-    SessionRejected,
-    StepFailed,
+    FlowSession,
+    FlowTimeoutError,
+    PeerFlowFailedError,
+    SessionEndedError,
+    SessionRejectedError,
+    StepFailedError,
+    StepId,
     flow,
-    responds_to,
+    responder,
 )
 from tests.simulation.flows.orders import Order, Receipt, parts_of, payment_of
 
@@ -33,7 +35,7 @@ MOVES = (
 """No key forbids what must not happen, so that it can be seen."""
 INSERT = "INSERT INTO moves (step_id, part, what, amount) VALUES (?, ?, ?, ?)"
 
-PATIENT = Retry(attempts=10_000, first_s=0.02, max_s=0.5)
+PATIENT = RetryPolicy(max_attempts=10_000, initial_delay_s=0.02, max_delay_s=0.5)
 LIMIT_S = 0.5
 _DAWDLING_S = 0.5
 
@@ -50,7 +52,13 @@ class Odd(Exception):
 
 
 async def move(
-    part: str, what: str, amount: int, flaky: float, *, tx: Transaction, step_id: str
+    part: str,
+    what: str,
+    amount: int,
+    flaky: float,
+    *,
+    tx: Transaction = INJECTED,
+    step_id: StepId = INJECTED,
 ) -> int:
     """Write down that money moves."""
     await tx.execute(INSERT, (step_id, part, what, amount))
@@ -61,14 +69,29 @@ async def move(
     return amount
 
 
-async def reserve(part: str, *, tx: Transaction, step_id: str) -> None:
+async def reserve(part: str, *, tx: Transaction = INJECTED, step_id: StepId = INJECTED) -> None:
     """Hold the store for a while: whatever happens to the flow meanwhile comes before the step."""
     await tx.execute(INSERT, (step_id, part, "reserve", 0))
     await asyncio.sleep(_DAWDLING_S * random.random())
 
 
+async def sell(
+    part: str, price: int, *, tx: Transaction = INJECTED, step_id: StepId = INJECTED
+) -> None:
+    """Write a sale down, and read it in the same transaction."""
+    await tx.execute(INSERT, (step_id, part, "credit", price))
+    rows = await tx.execute("SELECT amount FROM moves WHERE part = ?", (part,))
+    _expect((price,) in rows, True)
+
+
 def charge(
-    part: str, what: str, amount: int, flaky: float, *, connection: sqlite3.Connection, step_id: str
+    part: str,
+    what: str,
+    amount: int,
+    flaky: float,
+    *,
+    connection: sqlite3.Connection = INJECTED,
+    step_id: StepId = INJECTED,
 ) -> int:
     """The same for code that may block."""
     connection.execute(INSERT, (step_id, part, what, amount))
@@ -142,111 +165,115 @@ def _expect(given: object, wanted: object) -> None:
 
 
 @flow
-async def pay(flow: Flow, order: Order) -> str:
+async def pay(ctx: FlowContext, order: Order) -> str:
     """The payer of two."""
-    began = flow.now()
-    await _prepare(flow, order)
-    await _move(flow, order, "debit", -order.amount)
-    session = flow.open(order.payee)
-    ending = await _conclude(flow, session, order)
-    _check_time(flow, began)
+    began = ctx.now()
+    await _prepare(ctx, order)
+    await _move(ctx, order, "debit", -order.amount)
+    session = ctx.open_session(order.payee)
+    ending = await _conclude(ctx, session, order)
+    _check_time(ctx, began)
     return ending
 
 
-async def _conclude(flow: Flow, session: Session, order: Order) -> str:
+async def _conclude(ctx: FlowContext, session: FlowSession, order: Order) -> str:
     """Talk to whoever takes the money, who may not want it."""
     try:
-        receipt = await _talk(flow, session, order)
-    except PeerFailed:
+        receipt = await _talk(ctx, session, order)
+    except PeerFlowFailedError:
         if not order.is_forgiving:
             raise
-        await _move(flow, order, "refund", order.amount)
+        await _move(ctx, order, "refund", order.amount)
         return "refused"
     _expect((receipt.order, receipt.lines), (order.name, order.lines))
-    return await _sign(flow, f"paid {receipt.amount}")
+    return await _sign(ctx, f"paid {receipt.amount}")
 
 
-async def _sign(flow: Flow, text: str) -> str:
+async def _sign(ctx: FlowContext, text: str) -> str:
     """Have an ending that no other attempt would have."""
-    return f"{text} #{await flow.step(draw_number)}"
+    return f"{text} #{await ctx.step(draw_number)}"
 
 
-async def _talk(flow: Flow, session: Session, order: Order) -> Receipt:
+async def _talk(ctx: FlowContext, session: FlowSession, order: Order) -> Receipt:
     await session.send(order)
     for number in range(order.lines):
         await session.send(number)
         if order.is_chatty:
             # The answer may come while this is written.
-            await _move(flow, order, "note", number)
+            await _move(ctx, order, "note", number)
             _expect(await session.receive(int), number + 1)
     return await session.receive(Receipt)
 
 
-@responds_to(pay)
-async def collect(flow: Flow, session: Session) -> str:
+@responder(pay)
+async def collect(ctx: FlowContext, session: FlowSession) -> str:
     """The payee of two."""
-    return await _take(flow, session, await session.receive(Order))
+    return await _take(ctx, session, await session.receive(Order))
 
 
-async def _take(flow: Flow, session: Session, order: Order) -> str:
+async def _take(ctx: FlowContext, session: FlowSession, order: Order) -> str:
     await _listen(session, order)
     if order.payee_rest_s:
-        await flow.sleep(order.payee_rest_s)
+        await ctx.sleep(order.payee_rest_s)
     if order.is_refused:
         raise Refused(f"{order.payee} wants none of {order.name}")
-    await _move(flow, order, "credit", order.amount)
+    await _move(ctx, order, "credit", order.amount)
     await session.send(Receipt(order.name, order.amount, order.lines))
     return f"collected {order.amount}"
 
 
-async def _listen(session: Session, order: Order) -> None:
+async def _listen(session: FlowSession, order: Order) -> None:
     for number in range(order.lines):
         _expect(await session.receive(int), number)
         if order.is_chatty:
             await session.send(number + 1)
 
 
-async def _move(flow: Flow, order: Order, what: str, amount: int) -> None:
-    moved: int = await flow.step(move, order.name, what, amount, order.flaky, retry=PATIENT)
+async def _move(ctx: FlowContext, order: Order, what: str, amount: int) -> None:
+    moved: int = await ctx.step.with_options(retry=PATIENT)(
+        move, order.name, what, amount, order.flaky
+    )
     _expect(moved, amount)
 
 
-async def _prepare(flow: Flow, order: Order) -> None:
+async def _prepare(ctx: FlowContext, order: Order) -> None:
     """Do what has no effect, in all the ways there are."""
     if order.rest_s:
-        await flow.sleep(order.rest_s)
+        await ctx.sleep(order.rest_s)
     if not order.is_odd:
         return
-    flow.progress("prepares")
-    token = str(flow.uuid())
-    looked_up = flow.step(look_up, token, order.flaky, timeout=LIMIT_S, retry=PATIENT)
-    counts = [flow.step(count, number, order.flaky, retry=PATIENT) for number in range(3)]
-    _expect(await flow.gather(looked_up, *counts), [token.upper(), 1, 2, 3])
+    ctx.set_progress("prepares")
+    token = str(ctx.uuid())
+    looked_up = ctx.step.with_options(timeout=LIMIT_S, retry=PATIENT)(look_up, token, order.flaky)
+    counts = [
+        ctx.step.with_options(retry=PATIENT)(count, number, order.flaky) for number in range(3)
+    ]
+    _expect(await ctx.gather(looked_up, *counts), [token.upper(), 1, 2, 3])
     try:
-        await flow.step(fail, token)
+        await ctx.step(fail, token)
     except Trouble as error:
         _expect(str(error), token)
     try:
-        await flow.step(fail_oddly, token)
-    except StepFailed as error:
+        await ctx.step(fail_oddly, token)
+    except StepFailedError as error:
         _expect(error.kind.rpartition(":")[2], "Odd")
-    quick, slow = flow.random().uniform(0.0, 0.2), 1_000.0
-    name, _ = await flow.select(slow=_count_after(flow, slow), quick=_count_after(flow, quick))
+    quick, slow = ctx.random().uniform(0.0, 0.2), 1_000.0
+    name, _ = await ctx.select(slow=_count_after(ctx, slow), quick=_count_after(ctx, quick))
     _expect(name, "quick")
-    await flow.step(connect, order.flaky)
-    _expect(await flow.step(scribble, order.flaky), "legible")
+    await ctx.step(connect, order.flaky)
+    _expect(await ctx.step(scribble, order.flaky), "legible")
 
 
-async def _count_after(flow: Flow, seconds: float) -> int:
-    before = flow.now()
-    await flow.sleep(seconds)
-    _check_time(flow, before)
-    return await flow.step(count, 1, 0.0)
+async def _count_after(ctx: FlowContext, seconds: float) -> int:
+    before = ctx.now()
+    await ctx.sleep(seconds)
+    _check_time(ctx, before)
+    return await ctx.step(count, 1, 0.0)
 
 
-def _check_time(flow: Flow, before: datetime) -> None:
+def _check_time(ctx: FlowContext, before: datetime) -> None:
     """Whatever becomes of the clock, time goes on for a flow."""
-    if flow.now() < before:
+    if ctx.now() < before:
         raise Wrong("time went backwards")
 
 
@@ -254,139 +281,139 @@ def _check_time(flow: Flow, before: datetime) -> None:
 
 
 @flow
-async def clear(flow: Flow, order: Order) -> str:
+async def clear(ctx: FlowContext, order: Order) -> str:
     """The payer of three."""
-    await _prepare(flow, order)
-    await _move(flow, order, "debit", -order.amount)
-    return await _conclude(flow, flow.open(order.third), order)
+    await _prepare(ctx, order)
+    await _move(ctx, order, "debit", -order.amount)
+    return await _conclude(ctx, ctx.open_session(order.third), order)
 
 
-@responds_to(clear, concurrency=1)
-async def clearing(flow: Flow, session: Session) -> str:
+@responder(clear, concurrency=1)
+async def clearing(ctx: FlowContext, session: FlowSession) -> str:
     """The one in the middle, who does one after the other."""
     order = await session.receive(Order)
     await _listen(session, order)
-    onward = flow.open(order.payee)
-    receipt = await _talk(flow, onward, order)
-    await flow.step(charge, order.name, "fee", FEE, order.flaky, retry=PATIENT)
+    onward = ctx.open_session(order.payee)
+    receipt = await _talk(ctx, onward, order)
+    await ctx.step.with_options(retry=PATIENT)(charge, order.name, "fee", FEE, order.flaky)
     await session.send(receipt)
     return f"cleared {receipt.amount}"
 
 
-@responds_to(clearing)
-async def settle(flow: Flow, session: Session) -> str:
+@responder(clearing)
+async def settle(ctx: FlowContext, session: FlowSession) -> str:
     """The payee of three."""
-    return await _take(flow, session, await session.receive(Order))
+    return await _take(ctx, session, await session.receive(Order))
 
 
 # Several payments.
 
 
 @flow
-async def split(flow: Flow, order: Order) -> str:
+async def split(ctx: FlowContext, order: Order) -> str:
     """Pays two at the same time."""
-    return " + ".join(await flow.gather(*(flow.call(pay, part) for part in parts_of(order))))
+    return " + ".join(await ctx.gather(*(ctx.run_subflow(pay, part) for part in parts_of(order))))
 
 
 @flow(concurrency=2)
-async def standing(flow: Flow, order: Order) -> str:
+async def standing(ctx: FlowContext, order: Order) -> str:
     """Pays again and again, and forgets all about it each time."""
     if order.left:
-        await flow.call(pay, parts_of(order)[0])
-        flow.continue_as_new(msgspec.structs.replace(order, left=order.left - 1))
-    return await _sign(flow, "paid all")
+        await ctx.run_subflow(pay, parts_of(order)[0])
+        ctx.continue_as_new(msgspec.structs.replace(order, left=order.left - 1))
+    return await _sign(ctx, "paid all")
 
 
 # Waiting for others.
 
 
 @flow
-async def quote(flow: Flow, order: Order) -> str:
+async def quote(ctx: FlowContext, order: Order) -> str:
     """Pays whoever answers first."""
-    sessions = [flow.open(order.payee), flow.open(order.third)]
-    await flow.send_all(dict.fromkeys(sessions, order))
-    name, _ = await flow.select(
+    sessions = [ctx.open_session(order.payee), ctx.open_session(order.third)]
+    await ctx.send_all(dict.fromkeys(sessions, order))
+    name, _ = await ctx.select(
         payee=sessions[0].receive(int),
         third=sessions[1].receive(int),
-        nobody=flow.sleep(order.patience_s or 1_000.0),
+        nobody=ctx.sleep(order.patience_s or 1_000.0),
     )
     chosen = {"payee": sessions[0], "third": sessions[1]}.get(name)
     if chosen is not None:
-        await _move(flow, order, "debit", -order.amount)
+        await _move(ctx, order, "debit", -order.amount)
     for session in sessions:
         await session.send(session is chosen)
     if chosen is None:
         return "bought from nobody"
     receipt = await chosen.receive(Receipt)
     _expect(receipt, Receipt(order.name, order.amount, 0))
-    return await _sign(flow, f"bought from {name}")
+    return await _sign(ctx, f"bought from {name}")
 
 
-@responds_to(quote)
-async def offer(flow: Flow, session: Session) -> str:
+@responder(quote)
+async def offer(ctx: FlowContext, session: FlowSession) -> str:
     """Makes an offer."""
     order = await session.receive(Order)
-    await flow.sleep(flow.random().uniform(0.0, 2.0) * order.payee_rest_s)
-    price = await flow.step(count, order.amount - 1, order.flaky, retry=PATIENT)
+    await ctx.sleep(ctx.random().uniform(0.0, 2.0) * order.payee_rest_s)
+    price = await ctx.step.with_options(retry=PATIENT)(count, order.amount - 1, order.flaky)
     try:
         await session.send(price)
-    except SessionEnded:
+    except SessionEndedError:
         return "declined"
     if not await session.receive(bool):
         return "declined"
-    async with flow.transaction() as tx:
-        await tx.execute(INSERT, (f"{flow.id}/sale", order.name, "credit", price))
-        rows = await tx.execute("SELECT amount FROM moves WHERE part = ?", (order.name,))
-        _expect((price,) in rows, True)
+    await ctx.step(sell, order.name, price)
     await session.send(Receipt(order.name, price, 0))
     return f"sold for {price}"
 
 
 @flow
-async def approve(flow: Flow, order: Order) -> str:
+async def approve(ctx: FlowContext, order: Order) -> str:
     """Pays when somebody says so."""
-    flow.answer(AMOUNT, lambda: order.amount)
+    ctx.set_query_handler(AMOUNT, lambda: order.amount)
     if order.rest_s:
-        await flow.sleep(order.rest_s)
-    await flow.step(reserve, order.name)
+        await ctx.sleep(order.rest_s)
+    await ctx.step(reserve, order.name)
     try:
-        is_approved = await flow.signal(APPROVAL, bool, timeout=order.patience_s)
-    except FlowTimeout:
+        is_approved = await ctx.wait_for_signal(APPROVAL, bool, timeout=order.patience_s)
+    except FlowTimeoutError:
         return "forgotten"
     if not is_approved:
         return "disapproved"
-    return await flow.call(pay, order)
+    return await ctx.run_subflow(pay, order)
 
 
 # What comes to nothing, and what nobody orders.
 
 
 @flow(version=2)
-async def lease(flow: Flow, order: Order) -> str:
+async def lease(ctx: FlowContext, order: Order) -> str:
     """Pays somebody who cannot talk about it."""
-    await _move(flow, order, "debit", -order.amount)
-    session = flow.open(order.payee)
+    await _move(ctx, order, "debit", -order.amount)
+    session = ctx.open_session(order.payee)
     try:
-        await _talk(flow, session, order)
-    except SessionRejected:
-        await _move(flow, order, "refund", order.amount)
-        return await _sign(flow, "rejected")
+        await _talk(ctx, session, order)
+    except SessionRejectedError:
+        await _move(ctx, order, "refund", order.amount)
+        return await _sign(ctx, "rejected")
     raise Wrong(f"{order.payee} talks about {order.name}")
 
 
-@responds_to(lease, versions=[1])
-async def let(flow: Flow, session: Session) -> None:
+@responder(lease, versions=[1])
+async def let(ctx: FlowContext, session: FlowSession) -> None:
     """Never begins."""
     raise Wrong("it talks to a version that it does not know")
 
 
 @flow(concurrency=1)
-async def salary(flow: Flow, order: Order) -> str:
+async def salary(ctx: FlowContext, order: Order) -> str:
     """Pays whenever it is time."""
-    return await flow.call(pay, payment_of(order, flow.id))
+    return await ctx.run_subflow(pay, payment_of(order, ctx.id))
 
 
-INITIATORS = {it.name: it for it in (pay, clear, split, standing, quote, approve, lease)}
+INITIATORS = {
+    definition.name: definition
+    for definition in (pay, clear, split, standing, quote, approve, lease)
+}
 """By the kind of the orders they are for."""
 RESPONDERS = (collect, clearing, settle, offer, let)
-ALL: tuple[Definition[Any, Any], ...] = (*INITIATORS.values(), salary, *RESPONDERS)
+ALL: tuple[FlowDefinition[Any, Any], ...] = (*INITIATORS.values(), salary, *RESPONDERS)

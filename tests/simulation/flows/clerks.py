@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from postroad.core.errors import OutboxFullError, PostroadError, StoreError, TransactionAbortedError
-from postroad.flows import Draining, FlowError, FlowHandle, FlowKilled, Flows
+from postroad.flows import DrainingError, FlowError, FlowHandle, FlowKilledError, FlowService
 from postroad.testing import require
 from tests.simulation.flows.bank import APPROVAL, INITIATORS
 from tests.simulation.flows.orders import Job, Kind
@@ -88,13 +88,15 @@ _AGAIN_S = 0.25
 
 FAILED = "failed"
 KILLED = "killed"
-_REFUSALS = (Draining, OutboxFullError, StoreError, TransactionAbortedError)
+_REFUSALS = (DrainingError, OutboxFullError, StoreError, TransactionAbortedError)
 
 
 class Clerk:
     """Sees to one order; after a restart it goes on where it was."""
 
-    def __init__(self, flows: Flows, job: Job, books: Books, on_told: Callable[[], None]) -> None:
+    def __init__(
+        self, flows: FlowService, job: Job, books: Books, on_told: Callable[[], None]
+    ) -> None:
         self._flows = flows
         self._job = job
         self._books = books
@@ -132,8 +134,8 @@ class Clerk:
         order = self._job.order
         definition = INITIATORS[order.kind]
         if self._job.is_named:
-            return await self._flows.begin_as(order.name, definition, order)
-        return await self._flows.begin(definition, order)
+            return await self._flows.start_flow_with_id(order.name, definition, order)
+        return await self._flows.start_flow(definition, order)
 
     async def _approve(self) -> None:
         job, books = self._job, self._books
@@ -161,12 +163,12 @@ class Clerk:
 
     async def _find_ending(self) -> str:
         if self._job.is_named:
-            handle = await self._flows.attach(self._job.name)
+            handle = await self._flows.get_by_client_id(self._job.name)
         else:
-            handle = await self._flows.handle(self._books.ids[self._job.name])
+            handle = await self._flows.get_handle(self._books.ids[self._job.name])
         try:
             return str(await handle.result())
-        except FlowKilled:
+        except FlowKilledError:
             return KILLED
         except FlowError:
             return FAILED

@@ -8,8 +8,8 @@ from typing import Any
 
 from postroad.durable.store.sqlite import SqliteDatabase
 from postroad.flows import tables, values
-from postroad.flows.head import Head, show_id
-from postroad.flows.life import Status
+from postroad.flows.head import FlowState, format_flow_id
+from postroad.flows.life import FlowStatus
 from postroad.testing import require
 from tests.simulation.durable.process import Machine
 from tests.simulation.flows.bank import INITIATORS, salary
@@ -25,29 +25,31 @@ def database_of(machine: Machine) -> SqliteDatabase:
     return SqliteDatabase(machine.disk.connection, machine.name)
 
 
-def heads_of(machine: Machine) -> list[Head]:
-    return tables.list_heads(database_of(machine), None, None, None, _ALL)
+def heads_of(machine: Machine) -> list[FlowState]:
+    return tables.list_states(database_of(machine), None, None, None, _ALL)
 
 
 def rows_of(machine: Machine, statement: str) -> list[tuple[Any, ...]]:
-    return machine.disk.connection.execute(statement).fetchall()
+    return machine.disk.execute(statement).fetchall()
 
 
 _NUMBER = re.compile(r" #\d+")
 
 
-def ending_of(head: Head) -> str:
-    if head.status is Status.DONE:
-        assert head.result is not None
-        return str(values.decode(head.result))
-    return {Status.FAILED: FAILED, Status.KILLED: KILLED}.get(head.status, str(head.status))
+def ending_of(state: FlowState) -> str:
+    if state.status is FlowStatus.COMPLETED:
+        assert state.result is not None
+        return str(values.decode_value(state.result))
+    return {FlowStatus.FAILED: FAILED, FlowStatus.KILLED: KILLED}.get(
+        state.status, str(state.status)
+    )
 
 
 class Case:
-    def __init__(self, order: Order, node: str, head: Head) -> None:
+    def __init__(self, order: Order, node: str, state: FlowState) -> None:
         self.order = order
-        self.head = head
-        self.heads = [(node, head)]
+        self.head = state
+        self.heads = [(node, state)]
         self.moves: Counter[Move] = Counter()
 
     @property
@@ -56,14 +58,19 @@ class Case:
 
     @property
     def responses(self) -> Counter[Response]:
-        return Counter(Response(node, it.name, ending_of(it)) for node, it in self.heads[1:])
+        return Counter(
+            Response(node, state.name, ending_of(state)) for node, state in self.heads[1:]
+        )
 
     @property
     def is_disturbed(self) -> bool:
-        return any(it.status is Status.KILLED for _, it in self.heads)
+        return any(state.status is FlowStatus.KILLED for _, state in self.heads)
 
     def __str__(self) -> str:
-        flows = [f"{node} {it.name} {show_id(it.id)} {ending_of(it)}" for node, it in self.heads]
+        flows = [
+            f"{node} {state.name} {format_flow_id(state.id)} {ending_of(state)}"
+            for node, state in self.heads
+        ]
         return f"{self.order}\nflows: {flows}\nmoves: {dict(self.moves)}"
 
 
@@ -74,36 +81,36 @@ class Findings:
         self.cases: dict[str, Case] = {}
         # By node and id of a flow.
         self._roots: dict[tuple[str, int], Case] = {}
-        waiting: list[tuple[str, Head]] = []
+        waiting: list[tuple[str, FlowState]] = []
         for machine in world.machines.values():
-            for head in heads_of(machine):
-                if head.origin is None:
-                    self._add(machine.name, head)
+            for state in heads_of(machine):
+                if state.initiated_by is None:
+                    self._add(machine.name, state)
                 else:
-                    waiting.append((machine.name, head))
+                    waiting.append((machine.name, state))
         while waiting:
-            left = [it for it in waiting if not self._join(*it)]
+            left = [state for state in waiting if not self._join(*state)]
             require(len(left) < len(waiting), f"flows that nobody began: {left}")
             waiting = left
         for machine in world.machines.values():
             self._read_moves(machine)
 
-    def _add(self, node: str, head: Head) -> None:
-        definition = INITIATORS.get(head.name, salary)
-        args, _ = definition.decode_arguments(head.arguments)
+    def _add(self, node: str, state: FlowState) -> None:
+        definition = INITIATORS.get(state.name, salary)
+        args, _ = definition.decode_arguments(state.arguments)
         order: Order = args[0]
         if definition is salary:
-            order = payment_of(order, show_id(head.id))
+            order = payment_of(order, format_flow_id(state.id))
         require(order.name not in self.cases, f"{order.name} was begun twice")
-        self.cases[order.name] = self._roots[node, head.id] = Case(order, node, head)
+        self.cases[order.name] = self._roots[node, state.id] = Case(order, node, state)
 
-    def _join(self, node: str, head: Head) -> bool:
-        assert head.origin is not None
-        case = self._roots.get((head.origin.peer, head.origin.key.flow))
+    def _join(self, node: str, state: FlowState) -> bool:
+        assert state.initiated_by is not None
+        case = self._roots.get((state.initiated_by.peer, state.initiated_by.key.flow))
         if case is None:
             return False
-        case.heads.append((node, head))
-        self._roots[node, head.id] = case
+        case.heads.append((node, state))
+        self._roots[node, state.id] = case
         return True
 
     def _read_moves(self, machine: Machine) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from random import Random
 
 from postroad.core.errors import PostroadError
-from postroad.flows import Flows
-from postroad.flows.life import Status
+from postroad.flows import FlowService
+from postroad.flows.life import FlowStatus
 from postroad.flows.messages import QUEUE
 from postroad.flows.operations import FlowView
 from postroad.testing import require
@@ -20,8 +20,8 @@ logger = logging.getLogger("tests.simulation.flows")
 
 _LOOK_INTERVAL_S = 0.5
 EXCUSES = (
-    "FlowParked: the process ended",
-    "Unrecordable: what step 'scribble' returned cannot be written down",
+    "FlowParkedError: the process ended",
+    "SerializationError: what step 'scribble' returned cannot be written down",
     "is known at this node any more",
 )
 """Why a flow may wait for an operator, if nothing is wrong with it."""
@@ -62,7 +62,7 @@ class Wishes:
 
 
 class Operator:
-    def __init__(self, flows: Flows, wishes: Wishes, books: Books, rng: Random) -> None:
+    def __init__(self, flows: FlowService, wishes: Wishes, books: Books, rng: Random) -> None:
         self._flows = flows
         self._books = books
         self._wishes = wishes
@@ -89,14 +89,14 @@ class Operator:
         return self._rng.choice(living) if living else None
 
     async def _help(self) -> None:
-        for view in await self._flows.list(Status.PARKED):
+        for view in await self._flows.list(FlowStatus.PARKED):
             check_parked(view, self._wishes.excuses)
             if any(it in (view.error or "") for it in _PASSING):
                 await self._flows.retry(view.id)
 
     async def _resume(self) -> None:
         now = asyncio.get_running_loop().time()
-        for view in await self._flows.list(Status.PAUSED):
+        for view in await self._flows.list(FlowStatus.PAUSED):
             if self._wishes.resting.get(view.id, 0.0) <= now:
                 await self._flows.resume(view.id)
 
@@ -138,7 +138,7 @@ class Operator:
             steps = await self._flows.history(view.id)
             numbers = [it.number for it in steps]
             require(numbers == list(range(len(steps))), f"{view.id} has steps {numbers}")
-            if view.name == "approve" and view.status is Status.RUNNING:
+            if view.name == "approve" and view.status is FlowStatus.RUNNING:
                 amount = await self._flows.query(view.id, AMOUNT)
                 require(amount > 0, f"{view.id} answers {amount}")
 
@@ -146,7 +146,7 @@ class Operator:
         while self._wishes.garbage:
             garbage = self._wishes.garbage.pop()
             self._books.garbage[garbage] = False
-            await self._flows.mail.post(garbage.receiver, QUEUE, garbage.body)
+            await self._flows.queues.send(QUEUE, garbage.body, to=garbage.receiver)
             self._books.garbage[garbage] = True
 
 

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from postroad.flows import CatchUp
+from postroad.flows import CatchUpPolicy
 
 
 class Kind(enum.StrEnum):
@@ -84,7 +84,7 @@ class Timetable(msgspec.Struct, frozen=True, kw_only=True):
     order: Order
     minutes: int
     """It is given whenever the minute of the clock is a multiple of that."""
-    catch_up: CatchUp
+    catch_up: CatchUpPolicy
 
     @property
     def name(self) -> str:

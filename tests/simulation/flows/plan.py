@@ -10,7 +10,7 @@ import msgspec
 # For the names of its fault points.
 import postroad.flows  # noqa: F401
 from postroad.core import fault_points as faults
-from postroad.flows import CatchUp, FlowsConfig
+from postroad.flows import CatchUpPolicy, FlowsConfig
 from postroad.flows.messages import QUEUE
 from tests.simulation.durable import plan as mail
 from tests.simulation.flows.orders import Job, Kind, Order, Timetable
@@ -152,7 +152,9 @@ def _draw_timetable(rng: Random, name: str, drawn: mail.Plan, flaky: float) -> T
     return Timetable(
         order=_draw_order(rng, name, Kind.SALARY, drawn, flaky),
         minutes=rng.choice((1, 1, 2)),
-        catch_up=rng.choice((CatchUp.ALL, CatchUp.ALL, CatchUp.LAST, CatchUp.NONE)),
+        catch_up=rng.choice(
+            (CatchUpPolicy.ALL, CatchUpPolicy.ALL, CatchUpPolicy.LAST, CatchUpPolicy.NONE)
+        ),
     )
 
 

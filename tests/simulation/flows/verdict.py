@@ -8,17 +8,17 @@ from datetime import datetime
 import msgspec
 
 from postroad.core.errors import UsageError
-from postroad.durable import Reason
-from postroad.durable.letters import decode_letter
-from postroad.flows import CatchUp, Flow, Flows, Session, tables
-from postroad.flows.code import Code
-from postroad.flows.definition import Registry
-from postroad.flows.events import Loaded
-from postroad.flows.head import Head, show_id
-from postroad.flows.life import ENDED, Status
-from postroad.flows.machine import Machine as FlowMachine
-from postroad.flows.messages import Confirm
-from postroad.flows.operations import view
+from postroad.durable import DeadLetterReason
+from postroad.durable.stored_messages import decode_stored_message
+from postroad.flows import CatchUpPolicy, FlowContext, FlowService, FlowSession, tables
+from postroad.flows.code import FlowCoroutine
+from postroad.flows.definition import FlowRegistry
+from postroad.flows.events import FlowLoaded
+from postroad.flows.head import FlowState, format_flow_id
+from postroad.flows.life import TERMINAL_STATUSES, FlowStatus
+from postroad.flows.machine import FlowStateMachine as FlowMachine
+from postroad.flows.messages import SessionConfirm
+from postroad.flows.operations import flow_view
 from postroad.testing import LivenessFailure, require
 from tests.simulation.durable.process import Machine
 from tests.simulation.flows.bank import ALL
@@ -36,110 +36,112 @@ from tests.simulation.flows.operators import check_parked
 from tests.simulation.flows.orders import Job, Kind, Timetable
 from tests.simulation.flows.world import World
 
-_REGISTRY = Registry(ALL)
-_UNFINISHED = (Status.RUNNING, Status.RETRYING, Status.PAUSED)
+_REGISTRY = FlowRegistry(ALL)
+_UNFINISHED = (FlowStatus.RUNNING, FlowStatus.RETRYING, FlowStatus.PAUSED)
 
 
-def _make_code(machine: FlowMachine) -> Code:
-    head = machine.head
-    if head.origin is not None:
-        definition = _REGISTRY.responder(head.origin.flow)
+def _make_code(machine: FlowMachine) -> FlowCoroutine:
+    state = machine.state
+    if state.initiated_by is not None:
+        definition = _REGISTRY.find_responder(state.initiated_by.flow)
         assert definition is not None
-        flow = Flow(machine, definition)
-        coroutine = definition.function(flow, Session(flow, machine.dialogues.sessions[0]))
+        flow = FlowContext(machine, definition)
+        coroutine = definition.function(flow, FlowSession(flow, machine.sessions.by_number[0]))
     else:
-        definition = _REGISTRY.find(head.name)
+        definition = _REGISTRY.find(state.name)
         assert definition is not None
-        flow = Flow(machine, definition)
-        args, kwargs = definition.decode_arguments(head.arguments)
+        flow = FlowContext(machine, definition)
+        args, kwargs = definition.decode_arguments(state.arguments)
         coroutine = definition.function(flow, *args, **kwargs)
-    return Code(coroutine, definition, machine.answer, machine.withdraw)
+    return FlowCoroutine(coroutine, definition, machine.execute, machine.cancel_command)
 
 
-def _run_again(machine: Machine, head: Head, now_ms: int) -> tuple[Head, int]:
+def _run_again(machine: Machine, state: FlowState, now_ms: int) -> tuple[FlowState, int]:
     """What becomes of a flow that is made of its record, and how many steps that adds."""
     database = database_of(machine)
-    kept, signals = tables.read_mail(database, head.id)
-    copy = msgspec.structs.replace(head, status=Status.RUNNING, result=None, trouble=None)
+    buffered, signals = tables.read_buffered(database, state.id)
+    copy = msgspec.structs.replace(state, status=FlowStatus.RUNNING, result=None, failure=None)
     again = FlowMachine(
         copy,
         _make_code,
-        records=tables.read_steps(database, head.id),
-        kept=kept,
+        entries=tables.read_steps(database, state.id),
+        buffered=buffered,
         signals=signals,
     )
-    transition = again.handle(Loaded(), now_ms)
-    again.drop_code()
-    return again.head, len(transition.records)
+    transition = again.handle(FlowLoaded(), now_ms)
+    again.close_code()
+    return again.state, len(transition.entries)
 
 
 def check_unfinished(machine: Machine) -> int:
     """Those that go on must fit their records; how many there are."""
-    if machine.disk.connection.in_transaction:
+    if machine.disk.is_in_transaction:
         return 0
-    unfinished = [it for it in heads_of(machine) if it.status in _UNFINISHED]
-    for head in unfinished:
-        again, _ = _run_again(machine, head, head.started_ms)
-        detail = again.trouble.detail if again.trouble is not None else ""
+    unfinished = [state for state in heads_of(machine) if state.status in _UNFINISHED]
+    for state in unfinished:
+        again, _ = _run_again(machine, state, state.started_ms)
+        detail = again.failure.detail if again.failure is not None else ""
         require(
-            again.status is not Status.PARKED,
-            f"{head.name} {show_id(head.id)} of {machine.name} cannot go on: {detail}",
+            again.status is not FlowStatus.PARKED,
+            f"{state.name} {format_flow_id(state.id)} of {machine.name} cannot go on: {detail}",
         )
     return len(unfinished)
 
 
 def check_ended(machine: Machine) -> None:
-    for head in heads_of(machine):
-        if head.status not in (Status.DONE, Status.FAILED):
+    for state in heads_of(machine):
+        if state.status not in (FlowStatus.COMPLETED, FlowStatus.FAILED):
             continue
-        again, added = _run_again(machine, head, head.ended_ms or 0)
-        who = f"{head.name} {show_id(head.id)} of {machine.name}"
-        require(again.status is head.status, f"{who} was {head.status}, now {again}")
-        require(again.result == head.result, f"{who} gave {head.result!r}, now {again.result!r}")
+        again, added = _run_again(machine, state, state.ended_ms or 0)
+        who = f"{state.name} {format_flow_id(state.id)} of {machine.name}"
+        require(again.status is state.status, f"{who} was {state.status}, now {again}")
+        require(again.result == state.result, f"{who} gave {state.result!r}, now {again.result!r}")
         require(added == 0, f"{who} has {added} steps more when it is run again")
-        was, now = head.trouble, again.trouble
-        require(
-            (was and was.failure) == (now and now.failure), f"{who} failed with {was}, now {now}"
-        )
+        was, now = state.failure, again.failure
+        require((was and was.error) == (now and now.error), f"{who} failed with {was}, now {now}")
 
 
 def check_memory(world: World) -> None:
     for name, flows in world.flows.items():
         machine = world.machines[name]
-        if machine.is_ready and not machine.disk.connection.in_transaction:
+        if machine.is_ready and not machine.disk.is_in_transaction:
             _check_machine(machine, flows)
 
 
-def _check_machine(machine: Machine, flows: Flows) -> None:
+def _check_machine(machine: Machine, flows: FlowService) -> None:
     try:
         engine = flows.engine
     except UsageError:
         # Its program met a store that takes nothing, and ends.
         return
-    for resident in engine.residents.values():
-        if resident.is_sound and not resident.pending and resident.machine is not None:
-            _check_flow(machine, resident.machine)
+    for loaded in engine.loaded_flows.values():
+        if loaded.is_healthy and not loaded.pending and loaded.machine is not None:
+            _check_flow(machine, loaded.machine)
 
 
 def _check_flow(machine: Machine, flow: FlowMachine) -> None:
-    database, id = database_of(machine), flow.head.id
-    who = f"{flow.head.name} {show_id(id)} of {machine.name}"
-    stored = tables.read_head(database, id)
-    require(stored == flow.head, f"{who} is {flow.head}, and in the store {stored}")
+    database, id = database_of(machine), flow.state.id
+    who = f"{flow.state.name} {format_flow_id(id)} of {machine.name}"
+    stored = tables.read_state(database, id)
+    require(stored == flow.state, f"{who} is {flow.state}, and in the store {stored}")
     steps = len(tables.read_steps(database, id))
     require(steps == flow.steps, f"{who} has {flow.steps} steps, and in the store {steps}")
-    kept, signals = tables.read_mail(database, id)
-    in_store = {it.id for _, it in kept if not isinstance(it.message, Confirm)}
-    in_store |= {it.id for it in signals}
+    buffered, signals = tables.read_buffered(database, id)
+    in_store = {
+        message.id for _, message in buffered if not isinstance(message.message, SessionConfirm)
+    }
+    in_store |= {signal.id for signal in signals}
     known = _unread_of(flow)
     require(in_store == known, f"{who} has not read {known}, and in the store {in_store}")
 
 
 def _unread_of(flow: FlowMachine) -> set[int]:
     """The numbers of what was said to a flow and its code has not asked for."""
-    dialogues = flow.dialogues
-    messages = {kept.id for end in dialogues.sessions.values() for kept in end.heard}
-    return messages | {it.id for waiting in dialogues._signals.values() for it in waiting}
+    sessions = flow.sessions
+    messages = {
+        buffered.id for endpoint in sessions.by_number.values() for buffered in endpoint.buffer
+    }
+    return messages | {signal.id for waiting in sessions._signals.values() for signal in waiting}
 
 
 def check_garbage(world: World) -> None:
@@ -159,9 +161,9 @@ def find_dead(world: World) -> Counter[Garbage]:
     for machine in world.machines.values():
         rows = rows_of(machine, "SELECT peer, reason, detail, letter FROM postroad_dead")
         for peer, reason, detail, letter in rows:
-            is_told = reason == Reason.REJECTED and bool(detail)
+            is_told = reason == DeadLetterReason.REJECTED and bool(detail)
             require(is_told, f"{machine.name} has a dead letter of {peer}: {reason}, {detail}")
-            found[Garbage(peer, machine.name, decode_letter(letter).body)] += 1
+            found[Garbage(peer, machine.name, decode_stored_message(letter).body)] += 1
     return found
 
 
@@ -189,11 +191,11 @@ def _check_schedule(world: World, machine: Machine, timetable: Timetable) -> int
         f"{name} was begun at {times}, and is due every {step_ms} ms and next at {next_ms}",
     )
     require(last_ms == max(times, default=None), f"{name} was begun at {times}, not at {last_ms}")
-    if timetable.catch_up is CatchUp.ALL:
+    if timetable.catch_up is CatchUpPolicy.ALL:
         first_ms = min([*times, world.orders.first_ms[name]])
         expected = list(range(first_ms, next_ms, step_ms))
         require(times == expected, f"{name} was begun at {times}, and was due at {expected}")
-    elif timetable.catch_up is CatchUp.LAST and times:
+    elif timetable.catch_up is CatchUpPolicy.LAST and times:
         require(times[-1] == next_ms - step_ms, f"{name} was begun at {times}, next is {next_ms}")
     return len(times)
 
@@ -263,7 +265,7 @@ def _is_quiet(world: World, soon_ms: int = _SOON_MS) -> bool:
 
 def _left(world: World, machine: Machine, soon_ms: int = _SOON_MS) -> list[str]:
     """What is not finished at a machine, with what is to come within some time."""
-    if not machine.is_ready or machine.disk.connection.in_transaction:
+    if not machine.is_ready or machine.disk.is_in_transaction:
         return ["it is not ready"]
     rows = [
         f"{count} rows in {table}"
@@ -274,7 +276,11 @@ def _left(world: World, machine: Machine, soon_ms: int = _SOON_MS) -> list[str]:
     schedules = rows_of(machine, "SELECT name, next_ms FROM postroad_flow_schedules")
     return [
         *rows,
-        *(str(view(it)) for it in heads_of(machine) if it.status not in ENDED),
+        *(
+            str(flow_view(state))
+            for state in heads_of(machine)
+            if state.status not in TERMINAL_STATUSES
+        ),
         *(f"{name} is due" for name, next_ms in schedules if next_ms <= until_ms),
     ]
 
@@ -296,15 +302,15 @@ def check_in_between(world: World) -> int:
         if not _has_tables(machine):
             continue
         count += check_unfinished(machine)
-        for head in heads_of(machine):
-            if head.status is Status.PARKED:
-                check_parked(view(head))
+        for state in heads_of(machine):
+            if state.status is FlowStatus.PARKED:
+                check_parked(flow_view(state))
     return count
 
 
 def _has_tables(machine: Machine) -> bool:
     found = rows_of(machine, "SELECT 1 FROM sqlite_master WHERE name = 'postroad_flows'")
-    return bool(found) and not machine.disk.connection.in_transaction
+    return bool(found) and not machine.disk.is_in_transaction
 
 
 def check_all(world: World) -> None:
@@ -347,7 +353,7 @@ def _check_course(case: Case) -> None:
     assert course is not None
     require(case.moves == course.moves, f"{dict(course.moves)} must be moved: {case}")
     require(case.responses == course.responses, f"{dict(course.responses)} must respond: {case}")
-    errors = {it.trouble.error_id for _, it in case.heads if it.trouble is not None}
+    errors = {state.failure.error_id for _, state in case.heads if state.failure is not None}
     is_one = case.order.left or case.order.kind == "split" or len(errors) <= 1
     require(bool(is_one), f"one failure has several names, {errors}: {case}")
 

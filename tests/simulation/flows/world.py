@@ -10,17 +10,17 @@ from random import Random
 from typing import Any
 
 from postroad.core import fault_points as faults
-from postroad.durable import Mail
-from postroad.flows import Definition, Flows
+from postroad.durable import DurableQueues
+from postroad.flows import FlowDefinition, FlowService
 from postroad.flows.messages import (
     QUEUE,
-    Confirm,
-    Data,
-    Initial,
-    Letter,
-    Message,
+    SessionConfirm,
+    SessionData,
+    SessionEnvelope,
+    SessionInit,
     SessionKey,
-    encode_letter,
+    SessionMessage,
+    encode_session_envelope,
 )
 from postroad.testing import SimCluster
 from postroad.testing.simulation.environment import EPOCH_S
@@ -55,8 +55,8 @@ _KEY = SessionKey(1, 1)
 def garbage_of(number: int) -> list[bytes]:
     """All kinds of it, none of it like that of another number."""
     word = f"garbage {number}"
-    data = Data(word.encode())
-    opening = Initial("pay", 1, "")
+    data = SessionData(word.encode())
+    opening = SessionInit("pay", 1, "")
     return [
         word.encode(),
         _letter(SessionKey(0, number), data),
@@ -65,14 +65,14 @@ def garbage_of(number: int) -> list[bytes]:
         _letter(SessionKey(1, number)),
         _letter(_KEY, data, opening),
         _letter(_KEY, opening, data, is_for_initiator=True),
-        _letter(_KEY, Initial("", number + 1, "")),
-        _letter(_KEY, Confirm("\n", number + 1, "")),
-        encode_letter(Letter(_KEY, False, [data]))[:-1],
+        _letter(_KEY, SessionInit("", number + 1, "")),
+        _letter(_KEY, SessionConfirm("\n", number + 1, "")),
+        encode_session_envelope(SessionEnvelope(_KEY, False, [data]))[:-1],
     ]
 
 
-def _letter(key: SessionKey, *messages: Message, is_for_initiator: bool = False) -> bytes:
-    return encode_letter(Letter(key, is_for_initiator, list(messages)))
+def _letter(key: SessionKey, *messages: SessionMessage, is_for_initiator: bool = False) -> bytes:
+    return encode_session_envelope(SessionEnvelope(key, is_for_initiator, list(messages)))
 
 
 _RESTART_S = 0.5
@@ -86,9 +86,9 @@ class World(MailWorld):
         self.desks = {name: Wishes() for name in plan.mail.nodes}
         # Nodes whose next process does not know all flows.
         self._outdated: set[str] = set()
-        self.flows: dict[str, Flows] = {}
+        self.flows: dict[str, FlowService] = {}
         # By node, what its next process knows in place of what it should.
-        self.code: dict[str, tuple[Definition[Any, Any], ...]] = {}
+        self.code: dict[str, tuple[FlowDefinition[Any, Any], ...]] = {}
         super().__init__(sim, plan.mail)
         self.traps = FlowTraps(sim)
         for machine in self.machines.values():
@@ -101,12 +101,12 @@ class World(MailWorld):
         serve = partial(self._serve, name, rng)
         return Machine(self.sim, name, self.plan.config, (QUEUE,), serve)
 
-    async def _serve(self, name: str, rng: Random, mail: Mail) -> None:
+    async def _serve(self, name: str, rng: Random, mail: DurableQueues) -> None:
         self.flows.pop(name, None)
         async with mail.transaction() as tx:
             await tx.execute(MOVES)
         known = tuple(INITIATORS.values()) if name in self._outdated else self.code.get(name, ALL)
-        async with Flows(mail, known, self.flow_plan.config) as flows:
+        async with FlowService(mail, known, self.flow_plan.config) as flows:
             self.flows[name] = flows
             if name not in self._outdated:
                 await self._schedule(name, flows)
@@ -119,7 +119,7 @@ class World(MailWorld):
                 *clerks,
             )
 
-    async def _schedule(self, name: str, flows: Flows) -> None:
+    async def _schedule(self, name: str, flows: FlowService) -> None:
         """Say what is to be done without being asked, as programs do at each start."""
         for it in self.flow_plan.schedules[name]:
             said = await flows.schedule(it.name, it.cron, salary, it.order, catch_up=it.catch_up)

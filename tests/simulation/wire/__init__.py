@@ -1,1 +1,1 @@
-"""Scenario `wire`: the connection machines of a client and a server, joined by a bad network."""
+"""Scenario `wire`: the services of a client and a server, joined by a bad network."""

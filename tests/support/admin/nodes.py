@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from postroad.admin.client import Client
 from postroad.admin.serving import AdminServer
-from postroad.flows import Flow, flow
+from postroad.flows import FlowContext, flow
 from postroad.node import App, Node, NodeConfig
 from postroad.services import Context, Service, action
 from tests.support.node import configs
@@ -30,7 +30,7 @@ class Greeter(Service):
 
 
 @flow
-async def pack(flow: Flow, item: str) -> str:
+async def pack(ctx: FlowContext, item: str) -> str:
     return f"packed {item}"
 
 

@@ -38,6 +38,9 @@ class Dock:
             self.forwarded_messages.append(forwarded)
         return not self.is_full
 
+    def try_send_encoded(self, data: bytes) -> bool:
+        return False
+
     @property
     def envelopes(self) -> list[Envelope]:
         return [forwarded.forward.envelope for forwarded in self.forwarded_messages]

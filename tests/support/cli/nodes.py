@@ -13,7 +13,7 @@ from postroad.admin.serving import AdminServer
 from postroad.cells import Cell, CellMessage, command
 from postroad.core.errors import Reject
 from postroad.durable import Message, Transaction
-from postroad.flows import Flow, flow
+from postroad.flows import FlowContext, flow
 from postroad.node import App, Consuming, Node
 from postroad.services import Context, Service, action, event
 from tests.support.deadlines import DEADLINE_S
@@ -57,9 +57,9 @@ async def take_order(message: Message, tx: Transaction) -> None:
 
 
 @flow
-async def pay(flow: Flow, amount: int) -> str:
+async def pay(ctx: FlowContext, amount: int) -> str:
     """Pay an amount when somebody approves of it."""
-    await flow.signal("approved", bool)
+    await ctx.wait_for_signal("approved", bool)
     return f"paid {amount}"
 
 

@@ -46,7 +46,7 @@ class ReplicatedDisk:
         self.disk.fail_over(self._copy)
 
     def execute(self, statement: str) -> None:
-        self.disk.connection.execute(statement)
+        self.disk.execute(statement)
 
 
 class ReplicatedDatabase:

@@ -33,31 +33,30 @@ from postroad import Limits, MessagingService, run
 from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import (
-    Draft,
-    Mail,
-    MailConfig,
+    DurableQueues,
+    DurableQueuesConfig,
     Message,
+    OutgoingMessage,
     PostgresStore,
-    Retry,
-    StaticDirectory,
+    RetryPolicy,
+    StaticPeerDirectory,
     Store,
     Transaction,
-    store_at,
+    store_from_url,
 )
-from postroad.flows.transactions import FlowTransaction
 
 CLUSTER = "chaos"
 LIMITS = Limits(heartbeat_interval_s=0.3, heartbeat_timeout_s=1.2, stop_grace_s=1.0)
-CONFIG = MailConfig(
+CONFIG = DurableQueuesConfig(
     # One page in each window, and several windows on their way.
     window_bytes=64,
     windows_max=3,
-    bridge_first_s=0.02,
-    bridge_max_s=0.2,
-    offer_timeout_s=2.0,
+    bridge_initial_delay_s=0.02,
+    bridge_max_delay_s=0.2,
+    open_timeout_s=2.0,
     window_timeout_s=3.0,
 )
-RETRY = Retry(attempts=100, first_s=0.01, max_s=0.05)
+RETRY = RetryPolicy(max_attempts=100, initial_delay_s=0.01, max_delay_s=0.05)
 
 WORK, RECEIPTS = "work", "receipts"
 BATCH = 5
@@ -82,21 +81,19 @@ class Dialect:
 
 def open_store(location: str) -> Store:
     """The store of this process, at a path or the address of a database."""
-    store = store_at(location)
+    store = store_from_url(location)
     if isinstance(store, PostgresStore):
         Dialect.parameter = "%s"
         Dialect.serial = "BIGINT GENERATED ALWAYS AS IDENTITY"
     return store
 
 
-async def execute(
-    tx: Transaction | FlowTransaction, statement: str, *parameters: object
-) -> list[Any]:
+async def execute(tx: Transaction, statement: str, *parameters: object) -> list[Any]:
     """Execute a statement with `?` for its parameters."""
     return list(await tx.execute(statement.replace("?", Dialect.parameter), parameters))
 
 
-async def make_tables(mail: Mail, tables: Mapping[str, str]) -> None:
+async def make_tables(mail: DurableQueues, tables: Mapping[str, str]) -> None:
     """Make tables with these columns, and a column `row` that tells the order of what is there."""
     async with mail.transaction() as tx:
         for name, columns in tables.items():
@@ -122,7 +119,7 @@ class Executioner:
 class CommandedNode:
     """Does what the lines say that this process reads."""
 
-    def __init__(self, directory: StaticDirectory) -> None:
+    def __init__(self, directory: StaticPeerDirectory) -> None:
         self._directory = directory
         self._armed = ExitStack()
 
@@ -155,7 +152,7 @@ def fail_first(number: int, attempted: set[int]) -> None:
 class Node(CommandedNode):
     """What the commands are about."""
 
-    def __init__(self, mail: Mail, directory: StaticDirectory) -> None:
+    def __init__(self, mail: DurableQueues, directory: StaticPeerDirectory) -> None:
         super().__init__(directory)
         self._mail = mail
         self._loads: list[asyncio.Task[None]] = []
@@ -168,7 +165,7 @@ class Node(CommandedNode):
 
     async def _work(self, message: Message, tx: Transaction) -> None:
         await execute(tx, HANDLED, message.sender, int(message.body))
-        tx.post(message.sender, RECEIPTS, message.body)
+        tx.send(RECEIPTS, message.body, to=message.sender)
         if int(message.body) % 7 == 0 and message.attempt == 1:
             raise ValueError("the first attempt of every seventh fails")
 
@@ -205,9 +202,9 @@ class Node(CommandedNode):
     async def _post(self, peer: str, queue: str, numbers: range) -> None:
         """Post some messages together, with a transaction or with idempotency keys."""
         if numbers.start // BATCH % 2:
-            await self._mail.post_all(
-                Draft(
-                    peer=peer,
+            await self._mail.send_many(
+                OutgoingMessage(
+                    to=peer,
                     queue=queue,
                     body=b"%d" % number,
                     key=f"{number % KEYS}",
@@ -227,7 +224,7 @@ class Node(CommandedNode):
     async def _send(self, tx: Transaction, peer: str, queue: str, numbers: range) -> None:
         for number in numbers:
             await execute(tx, "INSERT INTO sent (peer, number) VALUES (?, ?)", peer, number)
-            tx.post(peer, queue, b"%d" % number, key=f"{number % KEYS}")
+            tx.send(queue, b"%d" % number, to=peer, key=f"{number % KEYS}")
 
     async def _load(self, peer: str, pause_s: float) -> None:
         """Go on after the last number that was sent; every fifth transaction is undone."""
@@ -246,11 +243,13 @@ class Node(CommandedNode):
             await asyncio.sleep(pause_s)
 
 
-def make_mail(name: str, store: str, port: str) -> tuple[MessagingService, Mail, StaticDirectory]:
+def make_mail(
+    name: str, store: str, port: str
+) -> tuple[MessagingService, DurableQueues, StaticPeerDirectory]:
     """What every node has, not started yet."""
-    peers = StaticDirectory()
+    peers = StaticPeerDirectory()
     service = MessagingService(CLUSTER, name, f"127.0.0.1:{port}", limits=LIMITS)
-    return service, Mail(service, open_store(store), directory=peers, config=CONFIG), peers
+    return service, DurableQueues(service, open_store(store), directory=peers, config=CONFIG), peers
 
 
 async def serve(name: str, store: str, port: str) -> None:

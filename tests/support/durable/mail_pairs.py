@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from postroad import Address, Limits, MessagingService, TlsConfig
 from postroad.durable import (
-    Mail,
-    MailConfig,
+    DurableQueues,
+    DurableQueuesConfig,
     Message,
-    Retry,
+    RetryPolicy,
     SqliteStore,
-    StaticDirectory,
+    StaticPeerDirectory,
     Store,
     Transaction,
 )
@@ -24,8 +24,10 @@ from tests.support.deadlines import DEADLINE_S, eventually
 
 CLUSTER = "mail-tests"
 
-QUICK = MailConfig(bridge_first_s=0.02, bridge_max_s=0.1, offer_timeout_s=1.0, window_timeout_s=2.0)
-AT_ONCE = Retry(attempts=3, first_s=0.001, max_s=0.005)
+QUICK = DurableQueuesConfig(
+    bridge_initial_delay_s=0.02, bridge_max_delay_s=0.1, open_timeout_s=1.0, window_timeout_s=2.0
+)
+AT_ONCE = RetryPolicy(max_attempts=3, initial_delay_s=0.001, max_delay_s=0.005)
 LIMITS = Limits(connect_timeout_s=1.0, handshake_timeout_s=1.0, stop_grace_s=1.0)
 
 
@@ -33,8 +35,8 @@ class Station(NamedTuple):
     """A node with mail, and the list of peers that it goes by."""
 
     service: MessagingService
-    mail: Mail
-    directory: StaticDirectory
+    mail: DurableQueues
+    directory: StaticPeerDirectory
 
     @property
     def name(self) -> str:
@@ -58,15 +60,15 @@ async def running_station(
     bind: Address | str = "127.0.0.1:0",
     tls: TlsConfig | None = None,
     limits: Limits = LIMITS,
-    config: MailConfig = QUICK,
+    config: DurableQueuesConfig = QUICK,
     **options: Any,
 ) -> AsyncIterator[Station]:
     """A node that runs; `options` are those of Mail. A path is a directory for its store."""
     if isinstance(store, Path):
         store = SqliteStore(store / f"{name}.db")
-    directory = StaticDirectory({peer.name: peer.address for peer in peers})
+    directory = StaticPeerDirectory({peer.name: peer.address for peer in peers})
     async with MessagingService(CLUSTER, name, bind, tls=tls, limits=limits) as service:
-        mail = Mail(service, store, directory=directory, config=config, **options)
+        mail = DurableQueues(service, store, directory=directory, config=config, **options)
         async with mail:
             yield Station(service, mail, directory)
 
@@ -102,7 +104,7 @@ class Recorder:
     @classmethod
     async def at(
         cls,
-        consumer: Mail | Station,
+        consumer: DurableQueues | Station,
         queue: str = "orders",
         *,
         failures: int = 0,
@@ -111,7 +113,7 @@ class Recorder:
     ) -> Recorder:
         """One that consumes a queue; `options` are those of `consume`."""
         recorder = cls(failures=failures, error=error)
-        mail = consumer if isinstance(consumer, Mail) else consumer.mail
+        mail = consumer if isinstance(consumer, DurableQueues) else consumer.mail
         await mail.consume(queue, recorder, **options)
         return recorder
 
@@ -136,7 +138,7 @@ class Recorder:
         return self.bodies
 
 
-async def until_empty(mail: Mail, *peers: str) -> None:
+async def until_empty(mail: DurableQueues, *peers: str) -> None:
     """Nothing waits for the peers any more."""
 
     async def is_empty() -> bool:
@@ -146,20 +148,20 @@ async def until_empty(mail: Mail, *peers: str) -> None:
     await eventually(is_empty, f"nothing waits for {', '.join(peers)}")
 
 
-async def until_waiting(mail: Mail, queue: str, count: int) -> None:
+async def until_waiting(mail: DurableQueues, queue: str, count: int) -> None:
     """So many messages are in a queue."""
 
     async def are_there() -> bool:
-        return len(await mail.browse(queue, limit=count + 1)) == count
+        return len(await mail.admin.peek(queue, limit=count + 1)) == count
 
     await eventually(are_there, f"{count} messages wait in {queue}")
 
 
-async def until_dead(mail: Mail, count: int) -> None:
+async def until_dead(mail: DurableQueues, count: int) -> None:
     """So many dead letters are there."""
 
     async def are_dead() -> bool:
-        return len(await mail.dead_letters(limit=count + 1)) == count
+        return len(await mail.dead_letters.list(limit=count + 1)) == count
 
     await eventually(are_dead, f"{count} dead letters")
 
@@ -168,7 +170,7 @@ async def post_numbers(station: Station, peer: str, numbers: Iterable[int], **fi
     """Post messages one after the other, with their numbers as bodies."""
     waiting: deque[asyncio.Task[int]] = deque()
     for number in numbers:
-        posting = station.mail.post(peer, "orders", b"%d" % number, **fields)
+        posting = station.mail.send("orders", b"%d" % number, to=peer, **fields)
         waiting.append(asyncio.ensure_future(posting))
     await asyncio.gather(*waiting)
 

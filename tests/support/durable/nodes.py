@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from postroad.durable import Letter, MailConfig, Store
-from postroad.durable.chain import extend, genesis
-from postroad.durable.exchange import SentPage, Window
-from postroad.durable.letters import encode_letter, encode_page
-from postroad.durable.posting import Clerk, Posting
+from postroad.durable import DurableQueuesConfig, Store, StoredMessage
+from postroad.durable.bridges.hash_chain import extend_chain, initial_chain
+from postroad.durable.bridges.protocol import StreamWindow, WireBatch
+from postroad.durable.producer import EncodedMessage, MessageEncoder, OutgoingMessage, SendMutation
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.rows import AsideLetter, InPage
 from postroad.durable.store.streams import Arrival
+from postroad.durable.stored_messages import encode_batch, encode_stored_message
 
 OWN = "alpha"
 PEER = "beta"
@@ -25,24 +25,26 @@ ROOM = 1 << 40
 STORE = b"store of gamma.."
 
 
-def make_letter(id: int = 1, **fields: Any) -> Letter:
+def make_letter(id: int = 1, **fields: Any) -> StoredMessage:
     """A letter; its body is its number unless told otherwise."""
-    facts: dict[str, Any] = {"queue": QUEUE, "body": b"%d" % id, "posted_ms": NOW_MS} | fields
-    return Letter(id=id, **facts)
+    facts: dict[str, Any] = {"queue": QUEUE, "body": b"%d" % id, "sent_ms": NOW_MS} | fields
+    return StoredMessage(id=id, **facts)
 
 
-def make_letters(count: int, **fields: Any) -> list[Letter]:
+def make_letters(count: int, **fields: Any) -> list[StoredMessage]:
     return [make_letter(number, **fields) for number in range(1, count + 1)]
 
 
-def make_page(letters: list[Letter], id: int = 1, *, done: int = 0, ahead_ms: int = 0) -> InPage:
+def make_page(
+    letters: list[StoredMessage], id: int = 1, *, done: int = 0, ahead_ms: int = 0
+) -> InPage:
     """A page of a queue, as a consumer reads it."""
-    size = len(encode_page(letters))
+    size = len(encode_batch(letters))
     return InPage(id, QUEUE, SENDER, letters, size, ahead_ms, NOW_MS, done)
 
 
 def make_aside(
-    letter: Letter,
+    letter: StoredMessage,
     id: int = 0,
     *,
     due_ms: int = NOW_MS,
@@ -60,21 +62,26 @@ class Correspondent:
     """A sender's store: its pages with their numbers and chain, cut into any windows."""
 
     def __init__(
-        self, pages: Iterable[list[Letter]], *, store: bytes = STORE, epoch: int = 1, to: str = OWN
+        self,
+        pages: Iterable[list[StoredMessage]],
+        *,
+        store: bytes = STORE,
+        epoch: int = 1,
+        to: str = OWN,
     ) -> None:
         self.store = store
         self.epoch = epoch
-        self.chains = [genesis(store, epoch, to)]
+        self.chains = [initial_chain(store, epoch, to)]
         self.firsts = [1]
-        self.pages: list[SentPage] = []
+        self.pages: list[WireBatch] = []
         for letters in pages:
             self.add(letters)
 
-    def add(self, letters: list[Letter]) -> None:
-        encoded = encode_page(letters)
-        self.chains.append(extend(self.chains[-1], encoded))
+    def add(self, letters: list[StoredMessage]) -> None:
+        encoded = encode_batch(letters)
+        self.chains.append(extend_chain(self.chains[-1], encoded))
         self.firsts.append(self.firsts[-1] + len(letters))
-        self.pages.append(SentPage(len(letters), self.chains[-1], encoded))
+        self.pages.append(WireBatch(len(letters), self.chains[-1], encoded))
 
     @property
     def head(self) -> int:
@@ -83,9 +90,9 @@ class Correspondent:
 
     def window(
         self, start: int = 0, stop: int | None = None, *, settled: int = 0, now_ms: int = NOW_MS
-    ) -> Window:
+    ) -> StreamWindow:
         """The pages from one index to another."""
-        return Window(
+        return StreamWindow(
             self.store,
             self.epoch,
             1,
@@ -99,7 +106,7 @@ class Correspondent:
 
 @asynccontextmanager
 async def opened(
-    store: Store, owner: str = OWN, config: MailConfig | None = None, role: str = "node"
+    store: Store, owner: str = OWN, config: DurableQueuesConfig | None = None, role: str = "node"
 ) -> AsyncIterator[Store]:
     """An open store, closed at the end."""
     await store.open(owner, config, role=role)
@@ -110,13 +117,20 @@ async def opened(
             await store.close()
 
 
-_clerk = Clerk(MailConfig(message_bytes_max=1 << 30))
+def encode(
+    clerk: MessageEncoder, peer: str, queue: str, body: bytes, **fields: Any
+) -> EncodedMessage:
+    """Encode a message to a peer."""
+    return clerk.encode(OutgoingMessage(queue=queue, body=body, to=peer, **fields))
 
 
-def posting_of(peer: str, *bodies: bytes, queue: str = QUEUE, **fields: Any) -> Posting:
+_clerk = MessageEncoder(DurableQueuesConfig(message_bytes_max=1 << 30), OWN)
+
+
+def posting_of(peer: str, *bodies: bytes, queue: str = QUEUE, **fields: Any) -> SendMutation:
     """A unit that posts messages, all of them or none."""
-    posts = [_clerk.post(peer, queue, body, **fields) for body in bodies]
-    return Posting(posts, asyncio.get_running_loop().create_future())
+    posts = [encode(_clerk, peer, queue, body, **fields) for body in bodies]
+    return SendMutation(posts, asyncio.get_running_loop().create_future())
 
 
 async def post(store: Store, peer: str, *bodies: bytes, **fields: Any) -> list[int]:
@@ -127,7 +141,7 @@ async def post(store: Store, peer: str, *bodies: bytes, **fields: Any) -> list[i
     return list(posting.ids)
 
 
-async def put(store: Store, *letters: Letter, sender: str = SENDER) -> None:
+async def put(store: Store, *letters: StoredMessage, sender: str = SENDER) -> None:
     """Put letters into queues as if they had come from a sender in one page."""
 
     def write(ledger: Ledger) -> None:
@@ -137,7 +151,7 @@ async def put(store: Store, *letters: Letter, sender: str = SENDER) -> None:
 
 
 async def accept(
-    store: Store, window: Window, *, room: int = ROOM, sender: str = SENDER
+    store: Store, window: StreamWindow, *, room: int = ROOM, sender: str = SENDER
 ) -> Arrival:
     """Have a store take a window."""
     return await store.write(
@@ -147,7 +161,7 @@ async def accept(
 
 def encoded(body: bytes) -> bytes:
     """A letter with that body, for what is appended without a clerk."""
-    return encode_letter(make_letter(body=body))
+    return encode_stored_message(make_letter(body=body))
 
 
 def once(action: Callable[[], object]) -> Callable[..., None]:

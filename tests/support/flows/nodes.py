@@ -12,15 +12,22 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from postroad import Address
-from postroad.durable import MailConfig, SqliteStore, Store
-from postroad.flows import Definition, FlowHandle, Flows, FlowsConfig, FlowView, Status
+from postroad.durable import DurableQueuesConfig, SqliteStore, Store
+from postroad.flows import (
+    FlowDefinition,
+    FlowHandle,
+    FlowsConfig,
+    FlowService,
+    FlowStatus,
+    FlowView,
+)
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.mail_pairs import QUICK, Station, running_station
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Definitions = tuple[Definition[Any, Any], ...]
+Definitions = tuple[FlowDefinition[Any, Any], ...]
 
 
 class FlowNode:
@@ -32,7 +39,7 @@ class FlowNode:
     """
 
     station: Station
-    flows: Flows
+    flows: FlowService
 
     def __init__(
         self,
@@ -40,7 +47,7 @@ class FlowNode:
         make_store: Callable[[], Store],
         definitions: Definitions,
         config: FlowsConfig,
-        mail_config: MailConfig = QUICK,
+        mail_config: DurableQueuesConfig = QUICK,
     ) -> None:
         self.name = name
         self._make_store = make_store
@@ -63,10 +70,10 @@ class FlowNode:
         self._stack.push_async_callback(self.stop_flows)
         await self.start_flows()
 
-    async def start_flows(self, *definitions: Definition[Any, Any]) -> None:
+    async def start_flows(self, *definitions: FlowDefinition[Any, Any]) -> None:
         """Start flows, with other code if some is given."""
         self._definitions = definitions or self._definitions
-        self.flows = Flows(self.station.mail, self._definitions, self.config)
+        self.flows = FlowService(self.station.mail, self._definitions, self.config)
         await self.flows.start()
 
     async def stop_flows(self) -> None:
@@ -77,7 +84,7 @@ class FlowNode:
         """Stop everything in good order."""
         await self._stack.aclose()
 
-    async def restart_flows(self, *definitions: Definition[Any, Any]) -> None:
+    async def restart_flows(self, *definitions: FlowDefinition[Any, Any]) -> None:
         """Stop flows and start them again, with other code if some is given."""
         await self.stop_flows()
         await self.start_flows(*definitions)
@@ -93,18 +100,18 @@ class FlowNode:
         self.station.meet(*peers)
 
     async def begin(
-        self, definition: Definition[P, R], *args: P.args, **kwargs: P.kwargs
+        self, definition: FlowDefinition[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> FlowHandle[R]:
-        return await self.flows.begin(definition, *args, **kwargs)
+        return await self.flows.start_flow(definition, *args, **kwargs)
 
-    async def run(self, definition: Definition[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def run(self, definition: FlowDefinition[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Begin a flow and wait for its result, but not for ever."""
-        handle = await self.flows.begin(definition, *args, **kwargs)
+        handle = await self.flows.start_flow(definition, *args, **kwargs)
         return await self._result(handle)
 
     async def result(self, id: str) -> Any:
         """The result of a flow, whoever began it."""
-        return await self._result(await self.flows.handle(id))
+        return await self._result(await self.flows.get_handle(id))
 
     async def _result(self, handle: FlowHandle[R]) -> R:
         try:
@@ -115,7 +122,7 @@ class FlowNode:
             history = await self.flows.history(handle.id)
             raise AssertionError(f"{handle!r} does not end: {view}, {history}") from None
 
-    async def until(self, id: str, status: Status) -> FlowView:
+    async def until(self, id: str, status: FlowStatus) -> FlowView:
         """Wait until a flow is where it is meant to be, in the store too."""
 
         async def is_there() -> bool:
@@ -126,7 +133,7 @@ class FlowNode:
         return await self.flows.show(id)
 
     async def until_listed(
-        self, name: str, status: Status | None = None, count: int = 1
+        self, name: str, status: FlowStatus | None = None, count: int = 1
     ) -> list[FlowView]:
         """Flows of a name, the oldest first, when there are so many."""
         found: list[FlowView] = []
@@ -173,9 +180,9 @@ class FlowNodes:
     async def start(
         self,
         name: str,
-        *definitions: Definition[Any, Any],
+        *definitions: FlowDefinition[Any, Any],
         make_store: Callable[[], Store] | None = None,
-        mail_config: MailConfig = QUICK,
+        mail_config: DurableQueuesConfig = QUICK,
         **settings: Any,
     ) -> FlowNode:
         """Start a node that knows all that were started before, and they it."""
@@ -193,20 +200,20 @@ class FlowNodes:
         return node
 
     async def pair(
-        self, *definitions: Definition[Any, Any], **settings: Any
+        self, *definitions: FlowDefinition[Any, Any], **settings: Any
     ) -> tuple[FlowNode, FlowNode]:
         """Nodes alpha and beta, which know the same flows."""
         alpha = await self.start("alpha", *definitions, **settings)
         return alpha, await self.start("beta", *definitions, **settings)
 
     async def begin(
-        self, definition: Definition[P, R], *args: P.args, **kwargs: P.kwargs
+        self, definition: FlowDefinition[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> tuple[FlowNode, FlowHandle[R]]:
         """A node alpha that knows one flow, and that flow, begun."""
         alpha = await self.start("alpha", definition)
         return alpha, await alpha.begin(definition, *args, **kwargs)
 
-    async def run(self, definition: Definition[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def run(self, definition: FlowDefinition[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """What a flow returns at a node alpha that knows no other."""
         alpha = await self.start("alpha", definition)
         return await alpha.run(definition, *args, **kwargs)

@@ -21,15 +21,15 @@ class Authority:
         self.directory = directory
         certificates.create_root(directory)
 
-    def tls(self, node: str, *, is_mutual: bool = True) -> TlsConfig:
+    def tls(self, node: str, *, mutual: bool = True) -> TlsConfig:
         """The files of a node, signed on first use."""
         if not (self.directory / f"{node}.pem").exists():
             certificates.issue(self.directory, node)
         return TlsConfig(
             certificate=self.directory / f"{node}.pem",
             key=self.directory / f"{node}.key",
-            trust=self.directory / "ca.pem",
-            is_mutual=is_mutual,
+            ca=self.directory / "ca.pem",
+            mutual=mutual,
         )
 
     def certificate_pem(self, node: str) -> str:

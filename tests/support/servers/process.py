@@ -35,7 +35,7 @@ class ServerProcess:
         """`guard_signals` are sent in this order by the guard; `options` go to Popen."""
         silence = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         self._process = subprocess.Popen(command, **silence | options)
-        self._guard = _end_with_us(self._process.pid, guard_signals)
+        self._guard = end_with_us(self._process.pid, guard_signals)
 
     @property
     def pid(self) -> int:
@@ -191,7 +191,8 @@ def free_port() -> int:
         return port
 
 
-def _end_with_us(pid: int, signals: Sequence[str]) -> subprocess.Popen[bytes]:
+def end_with_us(pid: int, signals: Sequence[str] = ("KILL",)) -> subprocess.Popen[bytes]:
+    """Start a guard that sends a process these signals when we are gone, however that came."""
     # Its input ends with us.
     kills = "; ".join(f"kill -{name} {pid}" for name in signals)
     return subprocess.Popen(["sh", "-c", f"cat; {kills}"], stdin=subprocess.PIPE)

@@ -1,9 +1,8 @@
-"""A standalone Spark cluster on hosts of its own: a master, two workers and a driver."""
+"""A standalone Spark cluster on hosts of its own: a master, workers and a driver."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,19 +14,21 @@ WORKERS = 2
 EXECUTOR = "CoarseGrainedExecutorBackend"
 """What the command line of an executor has in it."""
 
+# Asked again and again while a JVM starts: a Python for each would keep a core from it.
 _FETCH = """
-import sys, urllib.request
-sys.stdout.write(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())
+exec 3<>"/dev/tcp/$0/$1"
+printf 'GET /json/ HTTP/1.0\\r\\n\\r\\n' >&3
+exec timeout 5 cat <&3
 """
 
 
 class SparkHosts(SparkCluster):
     """A cluster each part of which has a host; jobs are started on the host `driver`."""
 
-    def __init__(self, directory: Path, network: Network) -> None:
+    def __init__(self, directory: Path, network: Network, *, workers: int) -> None:
         """Files are seen by all hosts."""
         # Two applications at a time.
-        super().__init__(directory, workers=WORKERS, cores=2)
+        super().__init__(directory, workers=workers, cores=2)
         self.network = network
 
     @property
@@ -46,19 +47,19 @@ class SparkHosts(SparkCluster):
         return self.network.hosts[name].inside(command)
 
     def _fetch_status(self) -> bytes:
-        url = f"http://{self._address('master')}:{self._web_port}/json/"
-        fetched = self.network.hosts["master"].run([sys.executable, "-ISc", _FETCH, url])
+        command = ["bash", "-c", _FETCH, self._address("master"), str(self._web_port)]
+        fetched = self.network.hosts["master"].run(command)
         if fetched.returncode:
             raise OSError(fetched.stderr)
-        return fetched.stdout.encode()
+        return fetched.stdout.partition("\n\n")[2].encode()
 
 
 @contextmanager
-def spark_hosts(directory: Path) -> Iterator[SparkHosts]:
-    """A running cluster of four hosts, killed at the end."""
-    workers = [f"worker-{number}" for number in range(WORKERS)]
-    with network_of("master", *workers, "driver") as network:
-        cluster = SparkHosts(directory, network)
+def spark_hosts(directory: Path, *, workers: int = WORKERS) -> Iterator[SparkHosts]:
+    """A running cluster, each part on a host of its own, killed at the end."""
+    names = [f"worker-{number}" for number in range(workers)]
+    with network_of("master", *names, "driver") as network:
+        cluster = SparkHosts(directory, network, workers=workers)
         try:
             cluster.start()
             yield cluster

@@ -7,9 +7,11 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 import pytest
@@ -38,7 +40,9 @@ def find_program(name: str) -> str:
     return found
 
 
-def installed_packages(cache: pytest.Cache) -> Path:
+def installed_packages(
+    cache: pytest.Cache, packages: Mapping[str, str] = MappingProxyType(PACKAGES)
+) -> Path:
     """The directory of the packages, installed once for all runs of the tests."""
     find_program("node")
     below = Path(str(cache.mkdir("npm")))
@@ -46,7 +50,7 @@ def installed_packages(cache: pytest.Cache) -> Path:
         # One process installs, and the others wait for it.
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            return install(PACKAGES, below)
+            return install(packages, below)
         except NpmFailed as error:
             pytest.skip(f"needs packages from npm: {error}")
 

@@ -136,7 +136,7 @@ def test_files_and_facts_of_root_and_node(tmp_path: Path) -> None:
     assert (issued.node, issued.names) == ("n1", ("n1",))
     assert issued.certificate == tmp_path / "n1.pem"
     assert issued.key == tmp_path / "n1.key"
-    assert issued.trust == tmp_path / "ca.pem"
+    assert issued.ca == tmp_path / "ca.pem"
     assert issued.expires == NOW + timedelta(days=397)
 
 

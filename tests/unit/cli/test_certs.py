@@ -47,7 +47,7 @@ def test_issue_shows_the_settings_that_use_the_files() -> None:
     settings = tomllib.loads(text.partition("for example\n")[2])
     assert settings == {
         "node": {"name": "n1"},
-        "tls": {"certificate": "certs/n1.pem", "key": "certs/n1.key", "trust": "certs/ca.pem"},
+        "tls": {"certificate": "certs/n1.pem", "key": "certs/n1.key", "ca": "certs/ca.pem"},
     }
 
 
@@ -76,7 +76,7 @@ def test_json_of_init_and_issue() -> None:
     (node,) = json.loads(succeed("issue", "n1", "--host", "::1", "--days", "7", "--json"))
     assert (root["certificate"], root["key"]) == ("certs/ca.pem", "certs/ca.key")
     assert root["name"] == admin.ROOT_NAME
-    assert node["trust"] == root["certificate"]
+    assert node["ca"] == root["certificate"]
     assert node["names"] == ["n1", "::1"]
     life = datetime.fromisoformat(node["expires"]) - datetime.now(UTC)
     assert timedelta(days=6, hours=23) < life <= timedelta(days=7)

@@ -41,10 +41,12 @@ def at(tree: dict[str, Any], name: str) -> Any:
 def test_what_is_shown_is_a_configuration(
     capsys: pytest.CaptureFixture[str], directory: Path
 ) -> None:
-    text = told(capsys, "show", "--set", "node.name=alpha", "--set", "mail.tuning.lease_s=7")
+    text = told(
+        capsys, "show", "--set", "node.name=alpha", "--set", "queues.tuning.ack_timeout_s=7"
+    )
     tree = tomllib.loads(text)
     assert at(tree, "node.name") == "alpha"
-    assert at(tree, "mail.tuning.lease_s") == 7
+    assert at(tree, "queues.tuning.ack_timeout_s") == 7
     assert "# tls.certificate\n" in text
     assert len(text.splitlines()) == COUNT
     (directory / "postroad.toml").write_text(text)
@@ -71,7 +73,7 @@ def test_values_of_another_file_and_their_origins_are_shown(
 def test_show_gives_json_and_parts(capsys: pytest.CaptureFixture[str]) -> None:
     shown = json.loads(told(capsys, "show", "--json"))
     assert len(shown) == COUNT
-    assert shown["mail.bridge"] == {"value": True, "origin": "default"}
+    assert shown["queues.bridge"] == {"value": True, "origin": "default"}
     assert shown["tls.key"] == {"value": None, "origin": "default"}
     assert told(capsys, "show", "log") == 'log.level = "info"\nlog.format = "text"\n'
     assert told(capsys, "show", "log.level") == 'log.level = "info"\n'
@@ -79,7 +81,7 @@ def test_show_gives_json_and_parts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_secrets_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--set", f"admin.token={TOKEN}", "--set", "mail.store=postgresql://a:sesame@b/c")
+    given = ("--set", f"admin.token={TOKEN}", "--set", "queues.store=postgresql://a:sesame@b/c")
     for form in ((), ("--json",), ("--origin",)):
         text = told(capsys, "show", *given, *form)
         assert TOKEN not in text
@@ -108,10 +110,10 @@ def test_check_tells_mistakes_and_looks_at_files(
 
 def test_keys_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     text = told(capsys, "keys")
-    assert "[mail.tuning]  Sizes and times of one node's mail." in text
-    assert "  handler_s = 300.0  (a number)\n      Time for a handler;" in text
+    assert "[queues.tuning]  Sizes and times of the durable queues of a node." in text
+    assert "  handler_timeout_s = 300.0  (a number)\n      Handler timeout." in text
     assert "  name = (depends on the machine)  (a text)" in text
-    assert "  trust = (must be given)  (a text)" in text
+    assert "  ca = (must be given)  (a text)" in text
     assert "  store = (not set)  (a text)" in text
     listed = json.loads(told(capsys, "keys", "--json"))
     assert [it["key"] for it in listed] == list(keys.settings_keys())

@@ -11,7 +11,9 @@ from postroad.cli.main import run
 
 def test_every_error_of_every_layer_is_explained() -> None:
     known = {it.name: it for it in known_errors()}
-    assert {"ConfigError", "StoreLockedError", "NoSuchFlow", "NoRouteError", "NotFound"} <= {*known}
+    assert {"ConfigError", "StoreLockedError", "FlowNotFoundError", "NoRouteError", "NotFound"} <= {
+        *known
+    }
     assert [it.name for it in known.values() if not it.meaning] == []
     assert {*NEXT} <= {*known}
 

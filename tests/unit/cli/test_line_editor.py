@@ -55,5 +55,5 @@ def test_missing_package_is_named(
     assert tell_failure(raised.value) == EXIT_FAILED
     assert capsys.readouterr().err == (
         "postroad: a shell to type in needs the extra 'shell', which postroad was installed"
-        " without: pip install '.[shell]' in its repository\n"
+        " without: pip install '.[shell]' in a clone of its repository, or 'FILE.whl[shell]'\n"
     )

@@ -32,7 +32,8 @@ def test_other_reasons_have_their_next_step() -> None:
     assert explain(locked) == str(locked)
     assert explain(MissingExtraError("dashboard", "the HTTP API")) == (
         "the HTTP API needs the extra 'dashboard', which postroad was installed without: "
-        "pip install '.[dashboard]' in its repository, or do without it: --set admin.enabled=no"
+        "pip install '.[dashboard]' in a clone of its repository, or 'FILE.whl[dashboard]', "
+        "or do without it: --set admin.enabled=no"
     )
     assert "do without" not in explain(MissingExtraError("postgres", "PostgreSQL"))
     denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/data")

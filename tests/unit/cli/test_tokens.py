@@ -75,7 +75,7 @@ def test_secret_that_is_typed_as_a_setting_is_warned_of_once(
         "admin.token": TOKEN,
         "admin.read_token": TOKEN,
         "node.secret": TOKEN,
-        "mail.store": f"postgresql://ann:{TOKEN}@db/mail",
+        "queues.store": f"postgresql://ann:{TOKEN}@db/mail",
     }
     for name, value in typed.items():
         for _ in range(2):
@@ -84,7 +84,9 @@ def test_secret_that_is_typed_as_a_setting_is_warned_of_once(
         assert err.count(f"--set {name}=... {WARNING}") == 1, name
         assert f"POSTROAD_{name.replace('.', '_').upper()}" in err, name
         assert TOKEN not in err, name
-    settings.load(None, {"node.name": "alpha", "mail.store": "postgresql://ann@db/mail"})
+    settings.load(None, {"mail.store": f"postgresql://ann:{TOKEN}@db/mail"})
+    assert f"--set mail.store=... {WARNING}" in capsys.readouterr().err
+    settings.load(None, {"node.name": "alpha", "queues.store": "postgresql://ann@db/mail"})
     monkeypatch.setenv("POSTROAD_ADMIN_TOKEN", TOKEN)
     settings.load(None, {})
     assert capsys.readouterr().err == ""

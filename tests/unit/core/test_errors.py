@@ -283,7 +283,7 @@ def test_errors_keep_their_details() -> None:
     assert raised.extra == "zstd"
     assert str(raised) == (
         "compression 'zstd' needs the extra 'zstd', which postroad was installed without: "
-        "pip install '.[zstd]' in its repository"
+        "pip install '.[zstd]' in a clone of its repository, or 'FILE.whl[zstd]'"
     )
 
     invalid = InvalidJobError("job 'a' has 2 problems", ["one", "two"])

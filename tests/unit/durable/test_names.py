@@ -7,7 +7,7 @@ from postroad.durable.names import (
     KEY_BYTES_MAX,
     QUEUE_NAME_BYTES_MAX,
     inbound_queue,
-    node_behind,
+    node_of_bridge,
     outbound_queue,
     peer_of,
     validate_key,
@@ -24,7 +24,7 @@ def test_queues_lead_to_peers_and_bridges_speak_for_nodes() -> None:
         with naming(queue), pytest.raises(ConfigError):
             peer_of(queue)
     for name, node in (("beta", "beta"), ("beta.bridge", "beta"), ("bridge", "bridge")):
-        assert node_behind(name) == node, (name, node)
+        assert node_of_bridge(name) == node, (name, node)
 
 
 def test_keys_and_queue_names_are_validated() -> None:

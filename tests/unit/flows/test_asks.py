@@ -2,27 +2,27 @@
 
 import pytest
 
-from postroad.flows.asks import NOTHING, Ask, Fork, Outcome
-from postroad.flows.records import Kind
+from postroad.flows.asks import EMPTY_RESULT, CommandResult, FlowCommand, ParallelBranches
+from postroad.flows.records import CommandKind
 from tests.support.cases import naming
 
 
-class Wonder(Ask):
+class Wonder(FlowCommand):
     __slots__ = ()
-    kind = Kind.SIGNAL
+    kind = CommandKind.SIGNAL
 
 
-async def await_it(it: Ask | Fork) -> object:
-    return await it
+async def await_it(command: FlowCommand | ParallelBranches) -> object:
+    return await command
 
 
 def test_ask_is_handed_over_and_answered_or_raises() -> None:
-    for it in (Wonder("why"), Fork([])):
-        coroutine = await_it(it)
-        assert coroutine.send(None) is it, it
-        with naming(it), pytest.raises(StopIteration) as stop:
+    for command in (Wonder("why"), ParallelBranches([])):
+        coroutine = await_it(command)
+        assert coroutine.send(None) is command, command
+        with naming(command), pytest.raises(StopIteration) as stop:
             coroutine.send("because")
-        assert stop.value.value == "because", it
+        assert stop.value.value == "because", command
     coroutine = await_it(Wonder("why"))
     coroutine.send(None)
     with pytest.raises(KeyError, match="no answer"):
@@ -37,9 +37,9 @@ def test_ask_shows_itself_and_has_defaults() -> None:
     assert (ask.digest, ask.deadline_ms) == (b"digest", 5)
     ask = Wonder("why")
     assert ask.sessions == ()
-    assert ask.read(b"anything") is None
+    assert ask.decode_result(b"anything") is None
     assert not ask.is_immediate
     error = ValueError()
-    assert (Outcome(1).value, Outcome(1).error) == (1, None)
-    assert Outcome(error=error).error is error
-    assert (NOTHING.value, NOTHING.error) == (None, None)
+    assert (CommandResult(1).value, CommandResult(1).error) == (1, None)
+    assert CommandResult(error=error).error is error
+    assert (EMPTY_RESULT.value, EMPTY_RESULT.error) == (None, None)

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.flows import Flow, WrongSignal, flow
+from postroad.flows import FlowContext, SyncFlowContext, WrongSignalError, flow
 from postroad.flows.awaited_signals import find_signals
-from postroad.flows.values import encode
+from postroad.flows.values import encode_value
 
 ARRIVED = "arrived"
 
@@ -19,34 +19,34 @@ class Parcel(msgspec.Struct):
     weight: int
 
 
-async def wait_elsewhere(minutes: int, flow: Flow) -> None:
-    await flow.signal("elsewhere", float, timeout=minutes * 60)
+async def wait_elsewhere(minutes: int, ctx: FlowContext) -> None:
+    await ctx.wait_for_signal("elsewhere", float, timeout=minutes * 60)
 
 
 @flow
-async def part(flow: Flow) -> str:
-    return await flow.signal("part", str)
+async def part(ctx: FlowContext) -> str:
+    return await ctx.wait_for_signal("part", str)
 
 
 @flow
-async def whole(flow: Flow, count: int) -> list[Any]:
+async def whole(ctx: FlowContext, count: int) -> list[Any]:
     """Ask in every way that the source tells."""
 
     async def wait_within() -> int:
-        return await flow.signal("within", int)
+        return await ctx.wait_for_signal("within", int)
 
-    first = await flow.signal(ARRIVED, Parcel)
+    first = await ctx.wait_for_signal(ARRIVED, Parcel)
     # It is a type to msgspec, but not to mypy.
-    second = await flow.signal(name="named", type=dict[str, int] | None)  # type: ignore[arg-type]
-    await wait_elsewhere(count, flow)
-    await wait_elsewhere(minutes=count, flow=flow)
-    await flow.call(part)
-    await part(flow)
+    second = await ctx.wait_for_signal(name="named", type=dict[str, int] | None)  # type: ignore[arg-type]
+    await wait_elsewhere(count, ctx)
+    await wait_elsewhere(minutes=count, ctx=ctx)
+    await ctx.run_subflow(part)
+    await part(ctx)
     kind = int
-    third = await flow.signal("local type", kind)
-    assert str(flow) != flow.id
-    await flow.select(one=flow.signal("selected", str), two=flow.sleep(1))
-    return [first, second, third, await wait_within(), await flow.signal("named", str)]
+    third = await ctx.wait_for_signal("local type", kind)
+    assert str(ctx) != ctx.id
+    await ctx.select(one=ctx.wait_for_signal("selected", str), two=ctx.sleep(1))
+    return [first, second, third, await wait_within(), await ctx.wait_for_signal("named", str)]
 
 
 def test_names_and_types_are_found_wherever_the_flow_is_given_to() -> None:
@@ -63,56 +63,56 @@ def test_names_and_types_are_found_wherever_the_flow_is_given_to() -> None:
 
 
 class Helper:
-    def __init__(self, flow: Flow) -> None:
-        self.flow = flow
+    def __init__(self, ctx: FlowContext) -> None:
+        self.flow = ctx
 
 
-async def by_variable(flow: Flow, name: str) -> None:
-    await flow.signal(name, str)
+async def by_variable(ctx: FlowContext, name: str) -> None:
+    await ctx.wait_for_signal(name, str)
 
 
-async def by_alias(flow: Flow) -> None:
-    wait = flow.signal
+async def by_alias(ctx: FlowContext) -> None:
+    wait = ctx.wait_for_signal
     await wait("x", str)
 
 
-async def by_object(flow: Flow) -> None:
-    await Helper(flow).flow.signal("x", str)
+async def by_object(ctx: FlowContext) -> None:
+    await Helper(ctx).flow.wait_for_signal("x", str)
 
 
-async def by_getattr(flow: Flow) -> None:
-    await getattr(flow, "signal")("x", str)  # noqa: B009
+async def by_getattr(ctx: FlowContext) -> None:
+    await getattr(ctx, "wait_for_signal")("x", str)  # noqa: B009
 
 
-async def by_other_name(flow: Flow) -> None:
-    other = flow
-    await other.signal("x", str)
+async def by_other_name(ctx: FlowContext) -> None:
+    other = ctx
+    await other.wait_for_signal("x", str)
 
 
-async def by_partial(flow: Flow) -> None:
-    await functools.partial(wait_elsewhere, 1, flow)()
+async def by_partial(ctx: FlowContext) -> None:
+    await functools.partial(wait_elsewhere, 1, ctx)()
 
 
-async def by_lambda(flow: Flow) -> None:
-    await (lambda flow: flow.signal("x", str))(flow)
+async def by_lambda(ctx: FlowContext) -> None:
+    await (lambda ctx: ctx.wait_for_signal("x", str))(ctx)
 
 
-async def by_star(flow: Flow) -> None:
+async def by_star(ctx: FlowContext) -> None:
     given: Any = ["x", str]
-    await flow.signal(*given)
+    await ctx.wait_for_signal(*given)
 
 
-async def by_list(flow: Flow) -> None:
-    await [flow][0].signal("x", str)
+async def by_list(ctx: FlowContext) -> None:
+    await [ctx][0].wait_for_signal("x", str)
 
 
-async def by_many(*flows: Flow) -> None:
-    await flows[0].signal("x", str)
+async def by_many(*flows: FlowContext) -> None:
+    await flows[0].wait_for_signal("x", str)
 
 
 @functools.wraps(by_variable)
-async def by_decorator(flow: Flow) -> None:
-    await by_variable(flow, "x")
+async def by_decorator(ctx: FlowContext) -> None:
+    await by_variable(ctx, "x")
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_functions_that_call_each_other_are_looked_into_once() -> None:
     assert find_signals(ping) == {"a": [int], "b": [str]}
 
 
-async def ping(flow: Flow) -> None:
-    await flow.signal("a", int)
-    await pong(flow)
+async def ping(ctx: FlowContext) -> None:
+    await ctx.wait_for_signal("a", int)
+    await pong(ctx)
 
 
-async def pong(flow: Flow) -> None:
-    await flow.signal("b", str)
-    await ping(flow)
+async def pong(ctx: FlowContext) -> None:
+    await ctx.wait_for_signal("b", str)
+    await ping(ctx)
 
 
 def test_a_signal_is_checked_against_what_the_code_asks_for() -> None:
@@ -145,10 +145,33 @@ def test_a_signal_is_checked_against_what_the_code_asks_for() -> None:
         ("arrived", Parcel(5)), ("named", None), ("named", "text"), ("elsewhere", 5),
         ("local type", b"?"),
     ]:  # fmt: skip
-        whole.check_signal(name, encode(value, "it"))
-    with pytest.raises(WrongSignal, match="asks for no signal 'arrivedd'; did you mean 'arrived'"):
-        whole.check_signal("arrivedd", encode(Parcel(5), "it"))
-    with pytest.raises(WrongSignal, match=r"'xyz'\. It asks for: 'part'$"):
+        whole.check_signal(name, encode_value(value, "it"))
+    with pytest.raises(
+        WrongSignalError, match="asks for no signal 'arrivedd'; did you mean 'arrived'"
+    ):
+        whole.check_signal("arrivedd", encode_value(Parcel(5), "it"))
+    with pytest.raises(WrongSignalError, match=r"'xyz'\. It asks for: 'part'$"):
         part.check_signal("xyz", b"")
-    with pytest.raises(WrongSignal, match=r"'arrived' .* cannot have this value: Expected `int`"):
-        whole.check_signal("arrived", encode({"weight": "abc"}, "it"))
+    with pytest.raises(
+        WrongSignalError, match=r"'arrived' .* cannot have this value: Expected `int`"
+    ):
+        whole.check_signal("arrived", encode_value({"weight": "abc"}, "it"))
+
+
+@flow
+def plain(ctx: SyncFlowContext) -> list[Any]:
+    first = ctx.wait_for_signal("first", int)
+    bound = functools.partial(ctx.wait_for_signal, "bound", str)
+    ctx.run_subflow(plain_part)
+    return [first, ctx.select(a=bound, b=lambda: ctx.wait_for_signal("inline", float))]
+
+
+@flow
+def plain_part(ctx: SyncFlowContext) -> bool:
+    return ctx.wait_for_signal("part", bool)
+
+
+def test_signals_of_a_def_are_found_also_in_its_branches() -> None:
+    assert find_signals(plain.function) == {
+        "first": [int], "bound": [str], "part": [bool], "inline": [float],
+    }  # fmt: skip

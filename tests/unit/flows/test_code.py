@@ -3,31 +3,43 @@
 import asyncio
 import inspect
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
 from postroad.core.errors import UsageError
-from postroad.flows.asks import Ask, Fork, Outcome
-from postroad.flows.code import Code, close_quietly
-from postroad.flows.errors import Nondeterminism
-from postroad.flows.records import Kind
+from postroad.flows.asks import CommandResult, FlowCommand, ParallelBranches
+from postroad.flows.code import FlowCoroutine, close_quietly
+from postroad.flows.errors import UnrecordedAwaitError
+from postroad.flows.records import CommandKind
 from tests.support.cases import each
+from tests.support.flows.sync_form import OnStack
+
+# What the code runs as.
+FORM: ContextVar[Callable[[Any], Coroutine[Any, Any, Any]]] = ContextVar("FORM")
 
 
-class Wait(Ask):
+@pytest.fixture(autouse=True, params=[lambda coroutine: coroutine, OnStack], ids=["loop", "stack"])
+def form(request: pytest.FixtureRequest) -> Iterator[None]:
+    token = FORM.set(request.param)
+    yield
+    FORM.reset(token)
+
+
+class Wait(FlowCommand):
     """Waits until it is answered."""
 
     __slots__ = ()
-    kind = Kind.SIGNAL
+    kind = CommandKind.SIGNAL
 
 
-class Do(Ask):
+class Do(FlowCommand):
     """Is answered at once, with its own name."""
 
     __slots__ = ()
-    kind = Kind.PATCH
+    kind = CommandKind.PATCH
     is_immediate = True
 
 
@@ -43,47 +55,50 @@ async def awaiting(it: Any) -> Any:
     return await it
 
 
-def gather(*coroutines: Coroutine[Any, Any, Any], keeps_errors: bool = False) -> Fork:
-    return Fork(coroutines, keeps_errors=keeps_errors)
+def gather(*coroutines: Coroutine[Any, Any, Any], keeps_errors: bool = False) -> ParallelBranches:
+    return ParallelBranches(coroutines, returns_errors=keeps_errors)
 
 
-def select(**coroutines: Coroutine[Any, Any, Any]) -> Fork:
-    return Fork([*coroutines.values()], [*coroutines])
+def select(**coroutines: Coroutine[Any, Any, Any]) -> ParallelBranches:
+    return ParallelBranches([*coroutines.values()], [*coroutines])
 
 
 class Run:
     """Code under way, by the names of what it waits for."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], scope: object = None) -> None:
+        coroutine = FORM.get()(coroutine)
         self.asked: list[str] = []
         self.withdrawn: list[str] = []
-        self.code = Code(coroutine, scope, self.answer, lambda ask: self.withdrawn.append(ask.name))
+        self.code = FlowCoroutine(
+            coroutine, scope, self.answer, lambda command: self.withdrawn.append(command.name)
+        )
         self.code.start()
 
-    def answer(self, ask: Ask) -> Outcome | None:
-        self.asked.append(ask.label)
-        if ask.name == "broken":
+    def answer(self, command: FlowCommand) -> CommandResult | None:
+        self.asked.append(command.label)
+        if command.name == "broken":
             raise KeyError("cannot be answered")
-        return Outcome(ask.name) if ask.is_immediate else None
+        return CommandResult(command.name) if command.is_immediate else None
 
     @property
     def waiting(self) -> list[str]:
-        found = [it.asked for it in self.code.waiting.values()]
-        return [it.name for it in found if isinstance(it, Ask)]
+        found = [it.command for it in self.code.waiting.values()]
+        return [command.name for command in found if isinstance(command, FlowCommand)]
 
     def give(self, name: str, value: Any = None, error: BaseException | None = None) -> None:
         for position, branch in self.code.waiting.items():
-            if isinstance(branch.asked, Ask) and branch.asked.name == name:
-                self.code.resume(position, Outcome(value, error))
+            if isinstance(branch.command, FlowCommand) and branch.command.name == name:
+                self.code.resume(position, CommandResult(value, error))
                 return
         raise AssertionError(f"nobody waits for {name}")
 
     @property
     def result(self) -> Any:
-        assert self.code.end is not None
-        if self.code.end.error is not None:
-            raise self.code.end.error
-        return self.code.end.value
+        assert self.code.result is not None
+        if self.code.result.error is not None:
+            raise self.code.result.error
+        return self.code.result.value
 
 
 def test_code_counts_what_it_asks_for_until_it_ends() -> None:
@@ -124,7 +139,7 @@ def test_error_is_raised_where_the_code_waits() -> None:
     async def explained() -> str:
         try:
             await asyncio.sleep(0)
-        except Nondeterminism:
+        except UnrecordedAwaitError:
             return "told"
         return "not told"
 
@@ -139,8 +154,8 @@ def test_any_error_is_the_end(error: BaseException) -> None:
 
     run = Run(code())
     run.give("a")
-    assert run.code.end is not None
-    assert run.code.end.error is error
+    assert run.code.result is not None
+    assert run.code.result.error is error
     assert not run.code.waiting
 
 
@@ -169,7 +184,9 @@ async def await_object() -> None:
 def test_waiting_for_anything_else_is_explained(
     code: Callable[[], Coroutine[Any, Any, Any]], named: str
 ) -> None:
-    with pytest.raises(Nondeterminism, match=f"waited for {named}, which is not recorded: use"):
+    with pytest.raises(
+        UnrecordedAwaitError, match=f"waited for {named}, which is not recorded: use"
+    ):
         _ = Run(code()).result
 
 
@@ -191,7 +208,7 @@ def test_branches_run_in_their_order_until_each_waits() -> None:
         "1.1.1 signal(b2)",
     ]
     run.give("b2", 2)
-    assert run.code.end is None
+    assert run.code.result is None
     run.give("a2", 1)
     assert run.result == [1, 2]
 
@@ -291,7 +308,7 @@ def test_subflow_has_the_position_of_its_step_and_a_scope_of_its_own() -> None:
 
     async def code() -> Any:
         await wait("start")
-        found = await Fork([inner()], scope="sub")
+        found = await ParallelBranches([inner()], scope="sub")
         scopes.append(run.code.current.scope)
         return found
 

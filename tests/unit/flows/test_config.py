@@ -18,6 +18,6 @@ def test_settings_are_finite_numbers_above_zero() -> None:
         with naming((value, field)), pytest.raises(ConfigError, match=field):
             FlowsConfig(**{field: value})
     retry = FlowsConfig(attempts_max=3, retry_first_s=1.0, retry_max_s=4.0).retry
-    assert (retry.attempts, retry.first_s, retry.max_s) == (3, 1.0, 4.0)
+    assert (retry.max_attempts, retry.initial_delay_s, retry.max_delay_s) == (3, 1.0, 4.0)
     assert not FlowsConfig().reload
     assert FlowsConfig(reload=True).reload

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from postroad.core.errors import ConfigError, UsageError
-from postroad.flows.cron import Cron
+from postroad.flows.cron import CronExpression
 from tests.support.cases import each, naming
 
 
@@ -29,8 +29,8 @@ def iso(moment_ms: int, zone: str = "UTC") -> str:
 
 def due(text: str, start: str, count: int, zone: str = "UTC") -> list[str]:
     """The next moments after a start."""
-    cron = Cron.parse(text, zone)
-    moments = accumulate(range(count), lambda at, _: cron.after(at), initial=ms(start, zone))
+    cron = CronExpression.parse(text, zone)
+    moments = accumulate(range(count), lambda at, _: cron.next_after(at), initial=ms(start, zone))
     return [iso(at, zone) for at in moments][1:]
 
 
@@ -66,17 +66,17 @@ def test_when_it_is_due(text: str, start: str, expected: list[str]) -> None:
 
 
 def test_next_moment_is_strictly_later_also_before_1970() -> None:
-    cron = Cron.parse("0 * * * *")
+    cron = CronExpression.parse("0 * * * *")
     hour = ms("2026-03-01 10:00")
-    assert cron.after(hour - 1) == hour
-    assert cron.after(hour) == hour + 3_600_000
-    assert cron.after(hour + 1) == hour + 3_600_000
-    assert Cron.parse("@hourly").after(-1) == 0
-    assert Cron.parse("@hourly").after(-3_600_001) == -3_600_000
-    cron = Cron.parse("0 9 * * mon", BERLIN)
+    assert cron.next_after(hour - 1) == hour
+    assert cron.next_after(hour) == hour + 3_600_000
+    assert cron.next_after(hour + 1) == hour + 3_600_000
+    assert CronExpression.parse("@hourly").next_after(-1) == 0
+    assert CronExpression.parse("@hourly").next_after(-3_600_001) == -3_600_000
+    cron = CronExpression.parse("0 9 * * mon", BERLIN)
     assert (cron.text, cron.zone) == ("0 9 * * mon", BERLIN)
-    assert cron == Cron.parse("0 9 * * mon", BERLIN)
-    assert cron != Cron.parse("0 9 * * mon")
+    assert cron == CronExpression.parse("0 9 * * mon", BERLIN)
+    assert cron != CronExpression.parse("0 9 * * mon")
 
 
 # Days, as Vixie's cron takes them. 2026-03-13 is a Friday.
@@ -205,7 +205,7 @@ def test_times_in_an_overlap_are_due_once() -> None:
 )
 def test_what_is_wrong_is_named_with_what_is_valid(text: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        Cron.parse(text)
+        CronExpression.parse(text)
     message = str(caught.value)
     assert [word for word in words if word not in message] == []
     assert len(message) < 300
@@ -214,27 +214,27 @@ def test_what_is_wrong_is_named_with_what_is_valid(text: str, words: list[str]) 
 def test_calendar_ends_and_unknown_zones_are_refused() -> None:
     for zone in ("Mars/Olympus", "", "Europe", "../etc/passwd", "/etc", "a\0b"):
         with naming(zone), pytest.raises(ConfigError, match=r"zone .* is unknown"):
-            Cron.parse("@daily", zone)
+            CronExpression.parse("@daily", zone)
     for zone in ("UTC", "Pacific/Apia", "America/New_York"):
-        cron = Cron.parse("0 0 29 2 *", zone)
-        assert iso(cron.after(ms("9995-01-01"))).startswith("9996-02-2"), zone
+        cron = CronExpression.parse("0 0 29 2 *", zone)
+        assert iso(cron.next_after(ms("9995-01-01"))).startswith("9996-02-2"), zone
         with (
             naming(zone),
             pytest.raises(UsageError, match=r"'0 0 29 2 \*' cannot be due .* 1 to 9999"),
         ):
-            cron.after(ms("9996-03-01"))
+            cron.next_after(ms("9996-03-01"))
     for zone, edge in product(
         ["UTC", "Pacific/Apia", "America/New_York"],
         ["0001-01-01 00:00+00:00", "9999-12-31 23:59+00:00"],
     ):
         at = ms(edge)
         try:
-            assert Cron.parse("* * * * *", zone).after(at) > at, (zone, edge)
+            assert CronExpression.parse("* * * * *", zone).next_after(at) > at, (zone, edge)
         except UsageError as error:
             assert str(at) in str(error), (zone, edge)
     for at in (10**30, -(10**30)):
         with naming(at), pytest.raises(UsageError, match="cannot be due"):
-            Cron.parse("@daily").after(at)
+            CronExpression.parse("@daily").next_after(at)
 
 
 @pytest.fixture
@@ -251,6 +251,6 @@ def no_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_database")
 def test_without_a_database_of_zones_there_is_still_utc() -> None:
-    assert Cron.parse("@hourly").after(0) == 3_600_000
+    assert CronExpression.parse("@hourly").next_after(0) == 3_600_000
     with pytest.raises(ConfigError, match="install the package tzdata"):
-        Cron.parse("@hourly", BERLIN)
+        CronExpression.parse("@hourly", BERLIN)

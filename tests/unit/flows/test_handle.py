@@ -5,8 +5,8 @@ import random
 import uuid
 from typing import Any
 
-from postroad.flows import Flow, Status, flow
-from postroad.flows.events import Admitted, StepDone
+from postroad.flows import FlowContext, FlowStatus, flow
+from postroad.flows.events import FlowAdmitted, StepCompleted
 from tests.support.cases import each
 from tests.support.flows.driven import Driven, begun, labels
 
@@ -23,68 +23,68 @@ class Worker:
 def outcome(body: Any) -> str:
     """What becomes of a flow that does something wrong."""
     driven = begun(flow(body))
-    assert driven.head.status is Status.PARKED
+    assert driven.head.status is FlowStatus.PARKED
     assert driven.said == []
     return driven.trouble
 
 
 @each(-1, float("nan"), float("inf"), 1e12)
 def test_times_that_are_none(seconds: float) -> None:
-    async def sleeps(flow: Flow) -> None:
-        await flow.sleep(seconds)
+    async def sleeps(ctx: FlowContext) -> None:
+        await ctx.sleep(seconds)
 
-    async def receives(flow: Flow) -> None:
-        await flow.signal("go", int, timeout=seconds)
+    async def receives(ctx: FlowContext) -> None:
+        await ctx.wait_for_signal("go", int, timeout=seconds)
 
     assert "is no number of seconds" in outcome(sleeps)
     assert "is no number of seconds" in outcome(receives)
 
 
 def test_faulty_calls_park_the_flow() -> None:
-    async def opens(flow: Flow) -> None:
-        flow.open("no such/name")
+    async def opens(ctx: FlowContext) -> None:
+        ctx.open_session("no such/name")
 
     assert "no such/name" in outcome(opens)
 
-    async def sends(flow: Flow) -> None:
-        await flow.open("beta").send("x" * 101)
+    async def sends(ctx: FlowContext) -> None:
+        await ctx.open_session("beta").send("x" * 101)
 
     driven = begun(flow(sends), settings={"payload_max": 100})
-    assert "what is sent to beta takes 103 bytes, and 100 is the most" in driven.trouble
+    assert "cannot send 103 bytes to beta: the limit is 100" in driven.trouble
     assert driven.said == []
 
-    async def sends_object(flow: Flow) -> None:
-        await flow.open("beta").send(object())
+    async def sends_object(ctx: FlowContext) -> None:
+        await ctx.open_session("beta").send(object())
 
     assert "what is sent to beta cannot be written down" in outcome(sends_object)
 
-    async def receives(flow: Flow) -> None:
-        session = flow.open("beta")
-        await flow.receive_all([session, session], int)
+    async def receives(ctx: FlowContext) -> None:
+        session = ctx.open_session("beta")
+        await ctx.receive_all([session, session], int)
 
     assert "was given a session twice" in outcome(receives)
 
 
 def test_opening_or_asking_nobody_says_nothing() -> None:
     @flow
-    async def nobody(flow: Flow) -> list[int]:
-        await flow.send_all({})
-        return await flow.receive_all([], int)
+    async def nobody(ctx: FlowContext) -> list[int]:
+        await ctx.send_all({})
+        return await ctx.receive_all([], int)
 
     driven = Driven(nobody)
-    assert labels(driven.tell(Admitted())) == []
+    assert labels(driven.tell(FlowAdmitted())) == []
     assert driven.result == []
 
     @flow
-    async def shy(flow: Flow) -> str:
-        return flow.open("beta").peer
+    async def shy(ctx: FlowContext) -> str:
+        return ctx.open_session("beta").peer
 
     driven = begun(shy)
     assert (driven.result, driven.said) == ("beta", [])
 
     @flow
-    async def shows(flow: Flow) -> str:
-        return repr(flow.open("beta"))
+    async def shows(ctx: FlowContext) -> str:
+        return repr(ctx.open_session("beta"))
 
     assert begun(shows).result == "<Session 1 with beta fresh>"
 
@@ -92,8 +92,8 @@ def test_opening_or_asking_nobody_says_nothing() -> None:
 @each((work, "work"), (functools.partial(work, 1), "work"), (Worker(), "Worker"), (len, "len"))
 def test_steps_are_called_as_their_functions_whenever_they_run(function: Any, name: str) -> None:
     @flow
-    async def steps(flow: Flow) -> None:
-        await flow.step(function)
+    async def steps(ctx: FlowContext) -> None:
+        await ctx.step(function)
 
     driven = begun(steps)
     (label,) = driven.waiting
@@ -103,14 +103,14 @@ def test_steps_are_called_as_their_functions_whenever_they_run(function: Any, na
 
 def test_flow_has_names_for_itself_and_its_steps() -> None:
     @flow
-    async def steps(flow: Flow) -> None:
-        await flow.step(work, name="other")
+    async def steps(ctx: FlowContext) -> None:
+        await ctx.step.with_options(name="other")(work)
 
     assert begun(steps).waiting == ["0 step(other)"]
 
     @flow(name="shop.buy", version=3)
-    async def buy(flow: Flow) -> list[Any]:
-        return [flow.id, flow.name, flow.version, repr(flow)]
+    async def buy(ctx: FlowContext) -> list[Any]:
+        return [ctx.id, ctx.name, ctx.version, repr(ctx)]
 
     assert begun(buy).result == [
         "0000000000000009",
@@ -122,11 +122,11 @@ def test_flow_has_names_for_itself_and_its_steps() -> None:
 
 def test_random_numbers_and_ids_come_from_what_the_flow_was_given() -> None:
     @flow
-    async def draws(flow: Flow) -> list[Any]:
-        assert isinstance(flow.random(), random.Random)
-        return [flow.random().random(), flow.random().random(), flow.uuid(), flow.uuid()]
+    async def draws(ctx: FlowContext) -> list[Any]:
+        assert isinstance(ctx.random(), random.Random)
+        return [ctx.random().random(), ctx.random().random(), ctx.uuid(), ctx.uuid()]
 
-    first, again, other = begun(draws), begun(draws), begun(draws, entropy=b"f" * 16)
+    first, again, other = begun(draws), begun(draws), begun(draws, seed=b"f" * 16)
     assert first.result == again.result
     assert len({*map(str, first.result), *map(str, other.result)}) == 8
     assert uuid.UUID(first.result[2]).version == 4
@@ -134,15 +134,15 @@ def test_random_numbers_and_ids_come_from_what_the_flow_was_given() -> None:
 
 def test_answers_are_there_for_queries() -> None:
     @flow
-    async def asked(flow: Flow) -> None:
+    async def asked(ctx: FlowContext) -> None:
         seen = [1]
-        flow.answer("seen", lambda: list(seen))
-        await flow.step(work)
+        ctx.set_query_handler("seen", lambda: list(seen))
+        await ctx.step(work)
         seen.append(2)
-        await flow.step(work)
+        await ctx.step(work)
 
     driven = begun(asked)
-    driven.tell(StepDone((0,), 0))
+    driven.tell(StepCompleted((0,), 0))
     driven.load()
     assert driven.flow is not None
-    assert driven.flow.answers["seen"]() == [1, 2]
+    assert driven.flow.query_handlers["seen"]() == [1, 2]

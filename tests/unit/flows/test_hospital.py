@@ -9,20 +9,25 @@ from postroad.core.errors import (
     UsageError,
 )
 from postroad.flows.errors import (
-    Draining,
+    DrainingError,
     FlowError,
-    FlowMismatch,
-    FlowTimeout,
-    Nondeterminism,
-    PeerFailed,
-    StepFailed,
-    Unrecordable,
+    FlowTimeoutError,
+    NondeterminismError,
+    PeerFlowFailedError,
+    SerializationError,
+    StepFailedError,
+    UnrecordedAwaitError,
 )
-from postroad.flows.hospital import HAPPENINGS, STAFF, Diagnosis, diagnose
-from postroad.flows.life import TABLE, Status
+from postroad.flows.hospital import (
+    FAILURE_RULES,
+    TRIGGER_OF_ACTION,
+    FailureAction,
+    classify_failure,
+)
+from postroad.flows.life import STATUS_TRANSITIONS, FlowStatus
 from tests.support.cases import each
 
-TERMINAL, TRANSIENT, OBSERVATION = Diagnosis
+TERMINAL, TRANSIENT, OBSERVATION = FailureAction
 
 
 class OperationalError(Exception):
@@ -35,12 +40,12 @@ class Deadlock(OperationalError):
 
 @each(
     (FlowError("no money"), TERMINAL),
-    (PeerFailed("it failed", "beta", "e1", None), TERMINAL),
+    (PeerFlowFailedError("it failed", "beta", "e1", None), TERMINAL),
     # Both a FlowError and a TimeoutError: what the flow says itself comes first.
-    (FlowTimeout("late"), TERMINAL),
+    (FlowTimeoutError("late"), TERMINAL),
     (StoreUnavailableError("away"), TRANSIENT),
     (TransactionAbortedError("lost"), TRANSIENT),
-    (Draining("later"), TRANSIENT),
+    (DrainingError("later"), TRANSIENT),
     (ReplyTimeoutError("late"), TRANSIENT),
     (ConnectionResetError(), TRANSIENT),
     (TimeoutError(), TRANSIENT),
@@ -49,20 +54,23 @@ class Deadlock(OperationalError):
     (ValueError("x"), OBSERVATION),
     (KeyboardInterrupt(), OBSERVATION),
     (UsageError("x"), OBSERVATION),
-    (Unrecordable("x"), OBSERVATION),
-    (Nondeterminism("x"), OBSERVATION),
-    (FlowMismatch("x"), OBSERVATION),
-    (StepFailed("x", "k"), OBSERVATION),
+    (SerializationError("x"), OBSERVATION),
+    (UnrecordedAwaitError("x"), OBSERVATION),
+    (NondeterminismError("x"), OBSERVATION),
+    (StepFailedError("x", "k"), OBSERVATION),
     (sqlite3.IntegrityError("x"), OBSERVATION),
 )
-def test_diagnoses(error: BaseException, diagnosis: Diagnosis) -> None:
-    assert diagnose(error, 0, 10) is diagnosis
+def test_diagnoses(error: BaseException, action: FailureAction) -> None:
+    assert classify_failure(error, 0, 10) is action
 
 
 def test_diagnoses_are_complete_and_follow_attempts() -> None:
-    for attempts, diagnosis in ((0, TRANSIENT), (2, TRANSIENT), (3, OBSERVATION), (9, OBSERVATION)):
-        assert diagnose(ConnectionError(), attempts, 3) is diagnosis, (attempts, diagnosis)
-    assert diagnose(FlowError("no"), 100, 3) is TERMINAL
-    assert set(HAPPENINGS) == set(Diagnosis)
-    assert all((Status.RUNNING, it) in TABLE for it in HAPPENINGS.values())
-    assert len({name for name, _, _ in STAFF}) == len(STAFF)
+    for attempts, action in ((0, TRANSIENT), (2, TRANSIENT), (3, OBSERVATION), (9, OBSERVATION)):
+        assert classify_failure(ConnectionError(), attempts, 3) is action, (attempts, action)
+    assert classify_failure(FlowError("no"), 100, 3) is TERMINAL
+    assert set(TRIGGER_OF_ACTION) == set(FailureAction)
+    assert all(
+        (FlowStatus.RUNNING, trigger) in STATUS_TRANSITIONS
+        for trigger in TRIGGER_OF_ACTION.values()
+    )
+    assert len({name for name, _, _ in FAILURE_RULES}) == len(FAILURE_RULES)

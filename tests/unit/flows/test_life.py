@@ -5,7 +5,14 @@ from itertools import product
 import pytest
 
 from postroad.core.errors import UsageError
-from postroad.flows.life import ENDED, Effect, Happening, Status, Turn, move
+from postroad.flows.life import (
+    TERMINAL_STATUSES,
+    FlowEffect,
+    FlowStatus,
+    FlowTrigger,
+    StatusTransition,
+    apply_trigger,
+)
 
 # By status: what can happen, and where it leads.
 LIFE = {
@@ -28,42 +35,57 @@ LIFE = {
     "killed": {},
     "unreadable": {},
 }
-TURNS: dict[tuple[Status, Happening], Turn] = {
-    (Status(status), Happening(happening)): move(Status(status), Happening(happening))
+TURNS: dict[tuple[FlowStatus, FlowTrigger], StatusTransition] = {
+    (FlowStatus(status), FlowTrigger(happening)): apply_trigger(
+        FlowStatus(status), FlowTrigger(happening)
+    )
     for status, moves in LIFE.items()
     for happening in moves
 }
 
 
 def test_move_leads_where_the_life_of_a_flow_says_or_is_refused() -> None:
-    assert {*LIFE} == {*Status}
-    for status, happening in product(Status, Happening):
-        expected = LIFE[status].get(happening)
+    assert {*LIFE} == {*FlowStatus}
+    for status, trigger in product(FlowStatus, FlowTrigger):
+        expected = LIFE[status].get(trigger)
         if expected is not None:
-            assert move(status, happening).status == expected, (status, happening)
+            assert apply_trigger(status, trigger).status == expected, (status, trigger)
             continue
         with pytest.raises(UsageError) as refusal:
-            move(status, happening)
-        able = ", ".join(it for it in Happening if it in LIFE[status])
-        end = ": it has ended" if status in ENDED else ""
+            apply_trigger(status, trigger)
+        able = ", ".join(trigger for trigger in FlowTrigger if trigger in LIFE[status])
+        end = ": it has ended" if status in TERMINAL_STATUSES else ""
         reason = f"; it can {able}" if able else end
-        assert str(refusal.value) == f"a flow that is {status} cannot {happening}{reason}"
-    assert {it for it in Status if not LIFE[it]} == {*ENDED, Status.UNREADABLE}
+        assert str(refusal.value) == f"a flow that is {status} cannot {trigger}{reason}"
+    assert {status for status in FlowStatus if not LIFE[status]} == {
+        *TERMINAL_STATUSES,
+        FlowStatus.UNREADABLE,
+    }
 
 
 def test_client_sessions_and_code_follow_the_flow() -> None:
-    closing = {Effect.END_SESSIONS, Effect.FAIL_SESSIONS}
-    for (status, happening), turn in TURNS.items():
-        ends = turn.status in ENDED
-        assert (Effect.TELL_CLIENT in turn.effects) == ends, (status, happening)
-        ends_sessions = ends or happening is Happening.CONTINUE
-        assert len(closing.intersection(turn.effects)) == int(ends_sessions), (status, happening)
-    assert Effect.END_SESSIONS in TURNS[Status.RUNNING, Happening.FINISH].effects
-    assert Effect.END_SESSIONS in TURNS[Status.RUNNING, Happening.CONTINUE].effects
-    assert Effect.FORGET_STEPS in TURNS[Status.RUNNING, Happening.CONTINUE].effects
-    assert Effect.SLEEP in TURNS[Status.RUNNING, Happening.AIL].effects
-    for (status, happening), turn in TURNS.items():
-        assert (Effect.RUN_CODE in turn.effects) == (turn.status is Status.RUNNING)
-        leaves = status is Status.RUNNING and turn.status not in (Status.DONE, Status.FAILED)
-        drops = leaves or turn.status is Status.KILLED
-        assert (Effect.DROP_CODE in turn.effects) == drops, (status, happening)
+    closing = {FlowEffect.END_SESSIONS, FlowEffect.FAIL_SESSIONS}
+    for (status, trigger), transition in TURNS.items():
+        ends = transition.status in TERMINAL_STATUSES
+        assert (FlowEffect.RESOLVE_RESULT in transition.effects) == ends, (status, trigger)
+        ends_sessions = ends or trigger is FlowTrigger.CONTINUE
+        assert len(closing.intersection(transition.effects)) == int(ends_sessions), (
+            status,
+            trigger,
+        )
+    assert FlowEffect.END_SESSIONS in TURNS[FlowStatus.RUNNING, FlowTrigger.FINISH].effects
+    assert FlowEffect.END_SESSIONS in TURNS[FlowStatus.RUNNING, FlowTrigger.CONTINUE].effects
+    assert FlowEffect.CLEAR_HISTORY in TURNS[FlowStatus.RUNNING, FlowTrigger.CONTINUE].effects
+    assert (
+        FlowEffect.SCHEDULE_RETRY in TURNS[FlowStatus.RUNNING, FlowTrigger.RETRYABLE_ERROR].effects
+    )
+    for (status, trigger), transition in TURNS.items():
+        assert (FlowEffect.RUN_CODE in transition.effects) == (
+            transition.status is FlowStatus.RUNNING
+        )
+        leaves = status is FlowStatus.RUNNING and transition.status not in (
+            FlowStatus.COMPLETED,
+            FlowStatus.FAILED,
+        )
+        drops = leaves or transition.status is FlowStatus.KILLED
+        assert (FlowEffect.CLOSE_CODE in transition.effects) == drops, (status, trigger)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from postroad.flows.purity import Impurity, explain, find_impurities
+from postroad.flows.purity import NondeterministicCall, find_nondeterministic_calls, format_findings
 from tests.support.cases import each
 
 FlowCode = Callable[..., Any]
@@ -38,7 +38,7 @@ def calls(write: Write) -> Callable[[str, str], list[str]]:
 
     def find(head: str, body: str) -> list[str]:
         text = f"{head}\nasync def work(flow, x=None):\n{indent(dedent(body), '    ')}\n"
-        return [impurity.call for impurity in find_impurities(write(text))]
+        return [impurity.call for impurity in find_nondeterministic_calls(write(text))]
 
     return find
 
@@ -47,47 +47,47 @@ Calls = Callable[[str, str], list[str]]
 
 
 @each(
-    ("import asyncio", "await asyncio.sleep(1)", "asyncio.sleep", "flow.sleep"),
-    ("import asyncio", "await asyncio.wait_for(x, 1)", "asyncio.wait_for", "flow.select"),
-    ("import asyncio", "async with asyncio.timeout(1): x()", "asyncio.timeout", "flow.sleep"),
-    ("import asyncio", "await asyncio.wait([x])", "asyncio.wait", "flow.select"),
-    ("import asyncio", "await asyncio.gather(x)", "asyncio.gather", "flow.gather"),
-    ("import asyncio", "asyncio.create_task(x)", "asyncio.create_task", "flow.gather"),
-    ("import asyncio", "asyncio.ensure_future(x)", "asyncio.ensure_future", "flow.gather"),
+    ("import asyncio", "await asyncio.sleep(1)", "asyncio.sleep", "ctx.sleep"),
+    ("import asyncio", "await asyncio.wait_for(x, 1)", "asyncio.wait_for", "ctx.select"),
+    ("import asyncio", "async with asyncio.timeout(1): x()", "asyncio.timeout", "ctx.sleep"),
+    ("import asyncio", "await asyncio.wait([x])", "asyncio.wait", "ctx.select"),
+    ("import asyncio", "await asyncio.gather(x)", "asyncio.gather", "ctx.gather"),
+    ("import asyncio", "asyncio.create_task(x)", "asyncio.create_task", "ctx.gather"),
+    ("import asyncio", "asyncio.ensure_future(x)", "asyncio.ensure_future", "ctx.gather"),
     ("import asyncio", "async with asyncio.TaskGroup(): x()", "asyncio.TaskGroup", "gather"),
-    ("import asyncio", "asyncio.as_completed([x])", "asyncio.as_completed", "flow.gather"),
-    ("import asyncio", "await asyncio.to_thread(x)", "asyncio.to_thread", "flow.step"),
-    ("import asyncio", "asyncio.Event()", "asyncio.Event", "flow.signal"),
-    ("import asyncio", "asyncio.Queue[int]()", "asyncio.Queue", "flow.signal"),
-    ("import asyncio", "async with asyncio.Lock(): x()", "asyncio.Lock", "flow.signal"),
-    ("import time", "time.time()", "time.time", "flow.now"),
-    ("import time", "time.monotonic_ns()", "time.monotonic_ns", "flow.now"),
-    ("import time", "time.sleep(1)", "time.sleep", "flow.sleep"),
-    ("import time", "time.gmtime()", "time.gmtime", "flow.now"),
-    ("import datetime", "datetime.datetime.now()", "datetime.datetime.now", "flow.now"),
-    ("import datetime", "datetime.datetime.utcnow()", "datetime.datetime.utcnow", "flow.now"),
-    ("import datetime", "datetime.date.today()", "datetime.date.today", "flow.now"),
-    ("import datetime", "datetime.datetime.today()", "datetime.date.today", "flow.now"),
-    ("import random", "random.randint(1, 6)", "random.randint", "flow.random"),
-    ("import random", "random.random()", "random.random", "flow.random"),
-    ("import random", "random.Random()", "random.Random", "flow.random"),
-    ("import random", "random.SystemRandom(1)", "random.SystemRandom", "flow.step"),
-    ("import secrets", "secrets.token_hex()", "secrets.token_hex", "flow.step"),
-    ("import secrets", "secrets.choice(x)", "secrets.choice", "flow.step"),
-    ("import os", "os.urandom(4)", "os.urandom", "flow.step"),
-    ("import os", "os.system('ls')", "os.system", "flow.step"),
-    ("import uuid", "uuid.uuid4()", "uuid.uuid4", "flow.uuid"),
-    ("import uuid", "uuid.uuid1()", "uuid.uuid1", "flow.uuid"),
-    ("import threading", "threading.Thread(target=x)", "threading.Thread", "flow.step"),
-    ("import subprocess", "subprocess.run(['ls'])", "subprocess.run", "flow.step"),
-    ("import concurrent.futures as f", "f.ThreadPoolExecutor()", "", "flow.step"),
-    ("import multiprocessing", "multiprocessing.Process()", "", "flow.step"),
-    ("", "open('x')", "builtins.open", "flow.step"),
-    ("", "input()", "builtins.input", "flow.step"),
+    ("import asyncio", "asyncio.as_completed([x])", "asyncio.as_completed", "ctx.gather"),
+    ("import asyncio", "await asyncio.to_thread(x)", "asyncio.to_thread", "ctx.step"),
+    ("import asyncio", "asyncio.Event()", "asyncio.Event", "ctx.wait_for_signal"),
+    ("import asyncio", "asyncio.Queue[int]()", "asyncio.Queue", "ctx.wait_for_signal"),
+    ("import asyncio", "async with asyncio.Lock(): x()", "asyncio.Lock", "ctx.wait_for_signal"),
+    ("import time", "time.time()", "time.time", "ctx.now"),
+    ("import time", "time.monotonic_ns()", "time.monotonic_ns", "ctx.now"),
+    ("import time", "time.sleep(1)", "time.sleep", "ctx.sleep"),
+    ("import time", "time.gmtime()", "time.gmtime", "ctx.now"),
+    ("import datetime", "datetime.datetime.now()", "datetime.datetime.now", "ctx.now"),
+    ("import datetime", "datetime.datetime.utcnow()", "datetime.datetime.utcnow", "ctx.now"),
+    ("import datetime", "datetime.date.today()", "datetime.date.today", "ctx.now"),
+    ("import datetime", "datetime.datetime.today()", "datetime.date.today", "ctx.now"),
+    ("import random", "random.randint(1, 6)", "random.randint", "ctx.random"),
+    ("import random", "random.random()", "random.random", "ctx.random"),
+    ("import random", "random.Random()", "random.Random", "ctx.random"),
+    ("import random", "random.SystemRandom(1)", "random.SystemRandom", "ctx.step"),
+    ("import secrets", "secrets.token_hex()", "secrets.token_hex", "ctx.step"),
+    ("import secrets", "secrets.choice(x)", "secrets.choice", "ctx.step"),
+    ("import os", "os.urandom(4)", "os.urandom", "ctx.step"),
+    ("import os", "os.system('ls')", "os.system", "ctx.step"),
+    ("import uuid", "uuid.uuid4()", "uuid.uuid4", "ctx.uuid"),
+    ("import uuid", "uuid.uuid1()", "uuid.uuid1", "ctx.uuid"),
+    ("import threading", "threading.Thread(target=x)", "threading.Thread", "ctx.step"),
+    ("import subprocess", "subprocess.run(['ls'])", "subprocess.run", "ctx.step"),
+    ("import concurrent.futures as f", "f.ThreadPoolExecutor()", "", "ctx.step"),
+    ("import multiprocessing", "multiprocessing.Process()", "", "ctx.step"),
+    ("", "open('x')", "builtins.open", "ctx.step"),
+    ("", "input()", "builtins.input", "ctx.step"),
 )
 def test_what_is_found(head: str, body: str, call: str, replacement: str, write: Write) -> None:
     work = write(f"{head}\nasync def work(flow, x):\n    {body}\n")
-    [found] = find_impurities(work)
+    [found] = find_nondeterministic_calls(work)
     assert found.line == 3
     assert found.call.endswith(call)
     assert replacement in found.advice
@@ -125,16 +125,18 @@ def test_names_around_and_imports_within_are_known(
 ) -> None:
     monkeypatch.delitem(sys.modules, "secrets", raising=False)
     assert calls("", "from secrets import token_hex as key\nkey()") == ["secrets.token_hex"]
-    assert find_impurities(write("import time\nasync def work(time): time.time()\n")) == []
+    assert (
+        find_nondeterministic_calls(write("import time\nasync def work(time): time.time()\n")) == []
+    )
     assert calls("import time", "time.strftime('%Y')") == ["time.strftime"]
     body = """
     def fetch(): return time.time()
     def other(): return time.monotonic()
-    await flow.step(fetch)
-    await flow.step(lambda: other(), name=lambda: time.time_ns())
+    await ctx.step(fetch)
+    await ctx.step(lambda: other(), name=lambda: time.time_ns())
     """
     assert calls("import time", body) == ["time.monotonic", "time.time_ns"]
-    assert [found.call for found in find_impurities(touches)] == ["time.time"]
+    assert [found.call for found in find_nondeterministic_calls(touches)] == ["time.time"]
 
 
 @each(
@@ -157,9 +159,9 @@ def test_names_around_and_imports_within_are_known(
     "return f'{time.time()}'",
     "global time\ntime.time()\ntime = x",
     "def inner():\n    nonlocal later\n    later = time.time()\nlater = inner",
-    "await flow.step(x, time.time())",
-    "await flow.step(x, name=time.time())",
-    "flow.now(time.time())",
+    "await ctx.step(x, time.time())",
+    "await ctx.step(x, name=time.time())",
+    "ctx.now(time.time())",
 )
 def test_every_corner_is_looked_at(body: str, calls: Calls) -> None:
     assert calls("import time", body) == ["time.time"]
@@ -201,11 +203,11 @@ def test_names_that_mean_something_else_here_are_not_reported(body: str, calls: 
 
 
 @each(
-    "def fetch(): return time.time()\nawait flow.step(fetch)",
-    "async def fetch(): return time.time()\nawait flow.gather(flow.step(fetch, 1), x)",
-    "fetch = lambda: time.time()\nawait flow.step(fetch)",
-    "await flow.step(lambda: time.time())",
-    "await flow.step(time.time)",
+    "def fetch(): return time.time()\nawait ctx.step(fetch)",
+    "async def fetch(): return time.time()\nawait ctx.gather(ctx.step(fetch, 1), x)",
+    "fetch = lambda: time.time()\nawait ctx.step(fetch)",
+    "await ctx.step(lambda: time.time())",
+    "await ctx.step(time.time)",
 )
 def test_steps_may_do_everything(body: str, calls: Calls) -> None:
     assert calls("import time", body) == []
@@ -220,8 +222,8 @@ def test_steps_may_do_everything(body: str, calls: Calls) -> None:
     ("import os", "os.environ['A'], os.getenv('A'), os.path.join('a', 'b')"),
     ("import asyncio", "asyncio.iscoroutine(x)"),
     ("import asyncio", "try: x()\nexcept asyncio.TimeoutError: x()"),
-    ("", "await flow.sleep(1); flow.now(); flow.random().random(); flow.uuid(); print(1)"),
-    ("", "await flow.select(a=flow.sleep(1), b=x)"),
+    ("", "await ctx.sleep(1); ctx.now(); ctx.random().random(); ctx.uuid(); print(1)"),
+    ("", "await ctx.select(a=ctx.sleep(1), b=x)"),
     ("table = {'now': 1}", "table['now'](), missing(), missing.time(), x().time(), (x or 1)()"),
 )
 def test_what_gives_the_same_again_is_left_alone(head: str, body: str, calls: Calls) -> None:
@@ -251,7 +253,7 @@ def test_they_come_in_the_order_of_the_file_with_its_lines(write: Write) -> None
             return first, later, both
         """
     )
-    assert [(found.line, found.call) for found in find_impurities(work)] == [
+    assert [(found.line, found.call) for found in find_nondeterministic_calls(work)] == [
         (12, "random.random"),
         (12, "time.time"),
         (15, "time.time"),
@@ -273,7 +275,9 @@ def test_source_that_is_indented_oddly_is_read(write: Write) -> None:
         work = Works().work
         """
     )
-    assert [(found.line, found.call) for found in find_impurities(work)] == [(7, "time.time")]
+    assert [(found.line, found.call) for found in find_nondeterministic_calls(work)] == [
+        (7, "time.time")
+    ]
 
 
 def test_names_of_the_functions_around_are_known() -> None:
@@ -283,9 +287,9 @@ def test_names_of_the_functions_around_are_known() -> None:
     async def work(flow: Any) -> Any:
         return clock(), ours(flow), unset()
 
-    assert [found.call for found in find_impurities(work)] == ["time.time"]
+    assert [found.call for found in find_nondeterministic_calls(work)] == ["time.time"]
     unset = time.time
-    assert [found.call for found in find_impurities(work)] == ["time.time"]
+    assert [found.call for found in find_nondeterministic_calls(work)] == ["time.time"]
     assert unset is clock
 
 
@@ -301,7 +305,7 @@ def test_decorated_functions_are_looked_at_below_their_decorator() -> None:
     async def work(flow: Any) -> Any:
         return flow, time.time()
 
-    assert [found.call for found in find_impurities(work)] == ["time.time"]
+    assert [found.call for found in find_nondeterministic_calls(work)] == ["time.time"]
 
 
 class Hostile:
@@ -327,33 +331,57 @@ async def touches(flow: Any) -> Any:
 
 @each(len, time.time, print, functools.partial(touches), Hostile, object(), None, lambda: input())
 def test_without_readable_source_nothing_is_found(function: Any) -> None:
-    assert find_impurities(function) == []
+    assert find_nondeterministic_calls(function) == []
 
 
 def test_functions_without_readable_source_have_no_impurities(write: Write, tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     exec("import time\nasync def work(flow): time.time()", names)
-    assert find_impurities(names["work"]) == []
+    assert find_nondeterministic_calls(names["work"]) == []
 
     async def work(flow: Any) -> Any:
         return flow, time.time()
 
     work.__wrapped__ = work  # type: ignore[attr-defined]  # as a careless decorator might
-    assert [found.call for found in find_impurities(work)] == ["time.time"]
-    assert "work" in explain([Impurity(1, "a", "b")], work)
+    assert [found.call for found in find_nondeterministic_calls(work)] == ["time.time"]
+    assert "work" in format_findings([NondeterministicCall(1, "a", "b")], work)
     work = write("import time\nasync def work(flow): time.time()\n")
     (tmp_path / "orders.py").write_text("(((\n'''\n" * 3, encoding="utf-8")
-    assert find_impurities(work) == []
+    assert find_nondeterministic_calls(work) == []
 
 
 def test_explanation_has_file_line_call_and_advice(write: Write, tmp_path: Path) -> None:
     work = write("import time, uuid\nasync def work(flow):\n    time.time()\n    uuid.uuid4()\n")
-    lines = explain(find_impurities(work), work).splitlines()
+    lines = format_findings(find_nondeterministic_calls(work), work).splitlines()
     path = tmp_path / "orders.py"
     assert lines == [
         "work may not do the same when it is run again after a crash:",
-        f"  {path}:3: time.time(): use `flow.now()`",
-        f"  {path}:4: uuid.uuid4(): use `flow.uuid()`",
+        f"  {path}:3: time.time(): use `ctx.now()`",
+        f"  {path}:4: uuid.uuid4(): use `ctx.uuid()`",
     ]
-    assert explain([], touches) == ""
-    assert "unknown file:1: a(): b" in explain([Impurity(1, "a", "b")], functools.partial(touches))
+    assert format_findings([], touches) == ""
+    assert "unknown file:1: a(): b" in format_findings(
+        [NondeterministicCall(1, "a", "b")], functools.partial(touches)
+    )
+
+
+def test_advice_for_a_def_has_no_await(write: Write) -> None:
+    work = write(
+        """
+        import time, urllib.request
+        from functools import partial
+
+        def work(ctx):
+            def fetch():
+                return urllib.request.urlopen("http://localhost")
+
+            time.sleep(1)
+            urllib.request.urlopen("http://localhost")
+            ctx.gather(partial(ctx.step, fetch))
+        """
+    )
+    found = find_nondeterministic_calls(work)
+    assert [impurity.call for impurity in found] == ["time.sleep", "urllib.request.urlopen"]
+    text = format_findings(found, work)
+    assert "use `ctx.sleep(seconds)`" in text
+    assert "await" not in text

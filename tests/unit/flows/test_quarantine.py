@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from postroad.flows import Status, quarantine
-from postroad.flows.head import Head
+from postroad.flows import FlowStatus, quarantine
+from postroad.flows.head import FlowState
 
 RECOVERIES_MAX = 5
 TRIAL_MS = 1_000
@@ -28,49 +28,57 @@ class Model:
 
     def live(self, killed_after_ms: float = math.inf, *, was_killed: bool = True) -> float:
         """Start, and run until the process ends or nobody is left to be tried; how long it ran."""
-        at_work = [it for it in self.heads if it.status is Status.RUNNING]
+        at_work = [state for state in self.heads if state.status is FlowStatus.RUNNING]
         if was_killed:
-            quarantine.charge(at_work)
-        for head in at_work:
-            if quarantine.is_guilty(head):
-                quarantine.convict(head, self.now_ms)
-        wanted = [it for it in self.heads if quarantine.is_to_be_tried(it, RECOVERIES_MAX)]
-        trials = quarantine.plan(wanted, self.now_ms, TRIAL_MS)
+            quarantine.count_crash(at_work)
+        for state in at_work:
+            if quarantine.is_convicted(state):
+                quarantine.park_convicted(state, self.now_ms)
+        wanted = [state for state in self.heads if quarantine.needs_trial(state, RECOVERIES_MAX)]
+        trials = quarantine.plan_trials(wanted, self.now_ms, TRIAL_MS)
         for trial in trials:
-            for head in trial.heads:
-                quarantine.put_off(head, trial.begins_ms, self.now_ms)
+            for state in trial.states:
+                quarantine.defer_to_trial(state, trial.starts_ms, self.now_ms)
         # What happens when, since the start: a flow begins, or was tried for long enough.
-        began = [(0.0, "begins", it) for it in self.heads if it.status is Status.RUNNING]
+        began = [
+            (0.0, "begins", state) for state in self.heads if state.status is FlowStatus.RUNNING
+        ]
         for trial in trials:
-            began += [(trial.begins_ms - self.now_ms, "begins", it) for it in trial.heads]
-            began += [(trial.ends_ms - self.now_ms, "survives", it) for it in trial.heads]
+            began += [(trial.starts_ms - self.now_ms, "begins", state) for state in trial.states]
+            began += [(trial.ends_ms - self.now_ms, "survives", state) for state in trial.states]
         deaths = [
-            at + self.guilty[it.id]
-            for at, what, it in began
-            if what == "begins" and it.id in self.guilty
+            at + self.guilty[state.id]
+            for at, what, state in began
+            if what == "begins" and state.id in self.guilty
         ]
         end = min([killed_after_ms, *deaths])
-        for at, what, head in sorted(began, key=lambda it: it[:2]):
+        for at, what, state in sorted(began, key=lambda state: state[:2]):
             if at >= end:
                 break
             if what == "survives":
-                head.is_suspect = False
-            elif head.status is Status.RETRYING:
-                head.status = Status.RUNNING
-                head.trials += 1
+                state.is_suspect = False
+            elif state.status is FlowStatus.RETRYING:
+                state.status = FlowStatus.RUNNING
+                state.trials += 1
         self.now_ms += 1_000_000
         return end
 
     def parked(self) -> list[int]:
-        return [it.id for it in self.heads if it.status is Status.PARKED]
+        return [state.id for state in self.heads if state.status is FlowStatus.PARKED]
 
     def running(self) -> int:
-        return sum(it.status is Status.RUNNING for it in self.heads)
+        return sum(state.status is FlowStatus.RUNNING for state in self.heads)
 
 
-def make_head(id: int) -> Head:
-    return Head(
-        id=id, name="pay", version=1, status=Status.RUNNING, entropy=b"e", started_ms=0, wake_ms=0
+def make_head(id: int) -> FlowState:
+    return FlowState(
+        id=id,
+        name="pay",
+        version=1,
+        status=FlowStatus.RUNNING,
+        seed=b"e",
+        started_ms=0,
+        wake_ms=0,
     )
 
 
@@ -121,17 +129,17 @@ def test_many_innocent_flows_go_on_within_seconds() -> None:
 
 
 def test_a_flow_that_comes_further_is_not_suspected_any_more() -> None:
-    head = make_head(1)
+    state = make_head(1)
     for _ in range(RECOVERIES_MAX):
-        quarantine.charge([head])
-    assert not quarantine.is_to_be_tried(head, RECOVERIES_MAX)
-    head.come_further()
-    quarantine.charge([head])
-    assert (head.recoveries, head.is_suspect) == (1, False)
+        quarantine.count_crash([state])
+    assert not quarantine.needs_trial(state, RECOVERIES_MAX)
+    state.reset_attempts()
+    quarantine.count_crash([state])
+    assert (state.crash_recoveries, state.is_suspect) == (1, False)
 
 
 def test_only_those_that_are_tried_are_charged_for_what_happens_meanwhile() -> None:
     tried, other = make_head(1), make_head(2)
     tried.is_suspect = True
-    quarantine.charge([tried, other])
-    assert (tried.recoveries, tried.strikes, other.recoveries) == (1, 1, 0)
+    quarantine.count_crash([tried, other])
+    assert (tried.crash_recoveries, tried.crashes_alone, other.crash_recoveries) == (1, 1, 0)

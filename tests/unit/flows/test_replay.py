@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from postroad.flows.asks import Ask, Fork, Outcome
-from postroad.flows.code import Code
-from postroad.flows.log import Diverged, Log
-from postroad.flows.records import Kind, Position, Record
+from postroad.flows.asks import CommandResult, FlowCommand, ParallelBranches
+from postroad.flows.code import FlowCoroutine
+from postroad.flows.log import ReplayCursor, ReplayMismatch
+from postroad.flows.records import CommandKind, HistoryEntry, Position
 from postroad.flows.replay import replay
-from postroad.flows.requests import Signal
-from postroad.flows.values import encode
+from postroad.flows.requests import WaitForSignal
+from postroad.flows.values import encode_value
 from tests.support.cases import each
 
 Script = Callable[[list[Any]], Coroutine[Any, Any, Any]]
 
 
 async def wait(name: str) -> Any:
-    return await Signal(name, int)
+    return await WaitForSignal(name, int)
 
 
 async def one_by_one(seen: list[Any]) -> None:
@@ -30,33 +30,33 @@ async def at_once(seen: list[Any]) -> None:
     async def note(name: str) -> None:
         seen.append(await wait(name))
 
-    await Fork([note("a"), note("b")])
+    await ParallelBranches([note("a"), note("b")])
 
 
-def record(position: Position, name: str, value: int, at_ms: int = 0) -> Record:
-    facts: dict[str, Any] = {"kind": Kind.SIGNAL, "digest": b"", "at_ms": at_ms}
-    return Record(position=position, name=name, value=encode(value, "it"), **facts)
+def record(position: Position, name: str, value: int, at_ms: int = 0) -> HistoryEntry:
+    facts: dict[str, Any] = {"kind": CommandKind.SIGNAL, "digest": b"", "at_ms": at_ms}
+    return HistoryEntry(position=position, name=name, value=encode_value(value, "it"), **facts)
 
 
-def run(script: Script, *records: Record) -> tuple[list[Any], Code, list[int]]:
+def run(script: Script, *entries: HistoryEntry) -> tuple[list[Any], FlowCoroutine, list[int]]:
     """What code sees of a record, where it is then, and the times of that."""
 
-    def answer(ask: Ask) -> Outcome | None:
+    def answer(command: FlowCommand) -> CommandResult | None:
         return None
 
     seen: list[Any] = []
     times: list[int] = []
-    code = Code(script(seen), None, answer, lambda ask: None)
-    replay(code, Log(records), times.append)
+    code = FlowCoroutine(script(seen), None, answer, lambda command: None)
+    replay(code, ReplayCursor(entries), times.append)
     return seen, code, times
 
 
 def test_code_comes_as_far_as_it_was_in_the_order_of_the_record() -> None:
     for count in (0, 1, 2):
-        records = [record((0,), "a", 1, 5), record((1,), "b", 2, 9)][:count]
-        seen, code, times = run(one_by_one, *records)
+        entries = [record((0,), "a", 1, 5), record((1,), "b", 2, 9)][:count]
+        seen, code, times = run(one_by_one, *entries)
         assert seen == [1, 2][:count], count
-        assert (code.end is not None) == (count == 2), count
+        assert (code.result is not None) == (count == 2), count
         assert times == [5, 9][:count], count
         code.close()
     first, second = record((0, 0, 0), "a", 1), record((0, 1, 0), "b", 2)
@@ -74,5 +74,5 @@ def test_code_comes_as_far_as_it_was_in_the_order_of_the_record() -> None:
 def test_it_is_told_where_they_part(
     script: Script, records: list[tuple[Position, str]], told: str
 ) -> None:
-    with pytest.raises(Diverged, match=told):
+    with pytest.raises(ReplayMismatch, match=told):
         run(script, *[record(position, name, 1) for position, name in records])

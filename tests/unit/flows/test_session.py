@@ -3,16 +3,16 @@
 from itertools import product
 
 from postroad.flows.messages import (
-    Confirm,
-    Data,
-    End,
-    Failed,
-    Initial,
-    Message,
-    Rejection,
+    SessionClose,
+    SessionConfirm,
+    SessionData,
+    SessionError,
+    SessionInit,
     SessionKey,
+    SessionMessage,
+    SessionReject,
 )
-from postroad.flows.session import Cause, PeerInfo, SessionEnd, State
+from postroad.flows.session import PeerFlowInfo, SessionEndpoint, SessionState, SessionTrigger
 from tests.support.cases import each
 
 # By state and by what this end does: what it says, and the state after that.
@@ -51,45 +51,49 @@ KEPT = {
     "ended": {},
     "closed": {},
 }
-MESSAGES: dict[Cause, Message] = {
-    Cause.CONFIRM: Confirm("answer", 2, "bank"),
-    Cause.REJECT: Rejection("no", "e1"),
-    Cause.DATA: Data(b"x"),
-    Cause.ERROR: Failed("e1"),
-    Cause.END: End(),
+MESSAGES: dict[SessionTrigger, SessionMessage] = {
+    SessionTrigger.CONFIRM: SessionConfirm("answer", 2, "bank"),
+    SessionTrigger.REJECT: SessionReject("no", "e1"),
+    SessionTrigger.DATA: SessionData(b"x"),
+    SessionTrigger.ERROR: SessionError("e1"),
+    SessionTrigger.END: SessionClose(),
 }
 
 
-def end_in(state: State, *, is_initiator: bool = True) -> SessionEnd:
-    end = SessionEnd(SessionKey(9, 1), "beta", 1, is_initiator=is_initiator)
-    end.state = state
-    return end
+def end_in(state: SessionState, *, is_initiator: bool = True) -> SessionEndpoint:
+    endpoint = SessionEndpoint(SessionKey(9, 1), "beta", 1, is_initiator=is_initiator)
+    endpoint.state = state
+    return endpoint
 
 
 def test_what_this_end_does_is_said_refused_or_ignored_by_its_state() -> None:
-    own = [it for it in Cause if it not in MESSAGES]
-    for state, cause in product(State, own):
-        end = end_in(state)
-        assert (end.do(cause), end.state) == SPOKEN[state][cause], (state, cause)
+    own = [it for it in SessionTrigger if it not in MESSAGES]
+    for state, trigger in product(SessionState, own):
+        endpoint = end_in(state)
+        assert (endpoint.apply(trigger), endpoint.state) == SPOKEN[state][trigger], (state, trigger)
 
 
 def test_confirmation_tells_who_is_at_the_other_end() -> None:
-    for state, (cause, message) in product(State, MESSAGES.items()):
-        end = end_in(state)
-        assert end.hear(message) == (cause in KEPT[state]), (state, cause)
-        assert end.state == KEPT[state].get(cause, state), (state, cause)
-    end = end_in(State.INITIATING)
-    assert end.hear(MESSAGES[Cause.CONFIRM])
-    assert end.info == PeerInfo("answer", 2, "bank")
-    assert repr(end) == "<SessionEnd 1 with beta open>"
+    for state, (trigger, message) in product(SessionState, MESSAGES.items()):
+        endpoint = end_in(state)
+        assert endpoint.on_message(message) == (trigger in KEPT[state]), (state, trigger)
+        assert endpoint.state == KEPT[state].get(trigger, state), (state, trigger)
+    endpoint = end_in(SessionState.INITIATING)
+    assert endpoint.on_message(MESSAGES[SessionTrigger.CONFIRM])
+    assert endpoint.info == PeerFlowInfo("answer", 2, "bank")
+    assert repr(endpoint) == "<SessionEnd 1 with beta open>"
 
 
-@each(*State)
-def test_responder_is_open_from_the_beginning_and_is_never_opened_again(state: State) -> None:
-    fresh = SessionEnd(SessionKey(9, 1), "beta", 0, is_initiator=False)
-    assert fresh.state is State.OPEN
-    assert not fresh.hear(Initial("ask", 3, "shop"))
-    assert fresh.info == PeerInfo("ask", 3, "shop")
-    end = end_in(state, is_initiator=False)
-    assert end.hear(Initial("ask", 3, "shop", b"first")) == (state is State.OPEN)
-    assert end.state is state
+@each(*SessionState)
+def test_responder_is_open_from_the_beginning_and_is_never_opened_again(
+    state: SessionState,
+) -> None:
+    fresh = SessionEndpoint(SessionKey(9, 1), "beta", 0, is_initiator=False)
+    assert fresh.state is SessionState.OPEN
+    assert not fresh.on_message(SessionInit("ask", 3, "shop"))
+    assert fresh.info == PeerFlowInfo("ask", 3, "shop")
+    endpoint = end_in(state, is_initiator=False)
+    assert endpoint.on_message(SessionInit("ask", 3, "shop", b"first")) == (
+        state is SessionState.OPEN
+    )
+    assert endpoint.state is state

@@ -10,16 +10,16 @@ from postroad.durable import MemoryStore, Store
 from postroad.durable.store.database import Database
 from postroad.durable.store.schema import write_meta
 from postroad.flows import tables
-from postroad.flows.events import KeptSignal
-from postroad.flows.head import Head, Origin
-from postroad.flows.life import Status
-from postroad.flows.messages import Confirm, Data, SessionKey
-from postroad.flows.records import Kind, Record
-from postroad.flows.session import Kept
+from postroad.flows.events import BufferedSignal
+from postroad.flows.head import FlowState, InitiatingSession
+from postroad.flows.life import FlowStatus
+from postroad.flows.messages import SessionConfirm, SessionData, SessionKey
+from postroad.flows.records import CommandKind, HistoryEntry
+from postroad.flows.session import BufferedMessage
 from tests.support.cases import each
 from tests.support.durable.nodes import opened
 
-ORIGIN = Origin("beta", SessionKey(5, 1), "ask", 2, "shop")
+ORIGIN = InitiatingSession("beta", SessionKey(5, 1), "ask", 2, "shop")
 
 
 class Desk:
@@ -34,9 +34,9 @@ class Desk:
     async def create(self) -> None:
         await self._store.write(lambda it: tables.create_tables(self._store.types, it.database))
 
-    async def add(self, *heads: Head) -> None:
-        for head in heads:
-            await self.do(tables.insert_head, tables.head_row(head))
+    async def add(self, *states: FlowState) -> None:
+        for state in states:
+            await self.do(tables.insert_state, tables.state_row(state))
 
 
 @pytest.fixture
@@ -47,26 +47,28 @@ async def desk() -> AsyncIterator[Desk]:
         yield desk
 
 
-def make_head(id: int = 1, **facts: Any) -> Head:
-    known: dict[str, Any] = {"id": id, "name": "pay", "version": 1, "status": Status.RUNNING}
-    known |= {"entropy": b"e", "started_ms": 5, "arguments": b"\x92"}
-    return Head(**known | facts)
+def make_state(id: int = 1, **facts: Any) -> FlowState:
+    known: dict[str, Any] = {"id": id, "name": "pay", "version": 1, "status": FlowStatus.RUNNING}
+    known |= {"seed": b"e", "started_ms": 5, "arguments": b"\x92"}
+    return FlowState(**known | facts)
 
 
-def make_record(number: int) -> Record:
-    return Record(position=(number,), kind=Kind.STEP, name="s", digest=b"", at_ms=number)
+def make_record(number: int) -> HistoryEntry:
+    return HistoryEntry(
+        position=(number,), kind=CommandKind.STEP, name="s", digest=b"", at_ms=number
+    )
 
 
 async def test_tables_are_made_once_and_checked(desk: Desk) -> None:
-    await desk.add(make_head())
+    await desk.add(make_state())
     await desk.create()
-    assert await desk.do(tables.read_head, 1) == make_head()
+    assert await desk.do(tables.read_state, 1) == make_state()
 
     def age(database: Database) -> None:
         write_meta(database, "flows.schema", "99")
 
     await desk.do(age)
-    with pytest.raises(StoreMismatchError, match="flows of schema 99"):
+    with pytest.raises(StoreMismatchError, match="schema 99 of flows"):
         await desk.create()
 
 
@@ -79,12 +81,12 @@ async def test_tables_of_an_earlier_version_are_brought_up_to_date(desk: Desk) -
         )
         write_meta(database, "flows.schema", "1")
 
-    await desk.add(make_head())
+    await desk.add(make_state())
     await desk.do(go_back)
     assert await desk.do(tables.has_tables)
     await desk.create()
     await desk.create()
-    assert await desk.do(tables.count_statuses) == {Status.RUNNING: 1}
+    assert await desk.do(tables.count_by_status) == {FlowStatus.RUNNING: 1}
     (plan,) = await desk.do(_plan, "SELECT status, COUNT(*) FROM postroad_flows GROUP BY status")
     assert "COVERING INDEX postroad_flows_status" in plan
 
@@ -103,133 +105,141 @@ def _plan(database: Database, statement: str, *parameters: str) -> list[str]:
 
 
 async def test_flows_are_counted_by_status_and_rows_leave_heads_alone(desk: Desk) -> None:
-    assert await desk.do(tables.count_statuses) == {}
-    await desk.add(make_head(1), make_head(2), make_head(3, status=Status.PARKED))
-    assert await desk.do(tables.count_statuses) == {Status.RUNNING: 2, Status.PARKED: 1}
-    head = make_head()
-    tables.head_row(head)
-    assert head == make_head()
+    assert await desk.do(tables.count_by_status) == {}
+    await desk.add(make_state(1), make_state(2), make_state(3, status=FlowStatus.PARKED))
+    assert await desk.do(tables.count_by_status) == {FlowStatus.RUNNING: 2, FlowStatus.PARKED: 1}
+    state = make_state()
+    tables.state_row(state)
+    assert state == make_state()
 
 
 @pytest.mark.parametrize(
-    "head",
+    "state",
     [
-        make_head(),
-        make_head((1 << 63) - 1, client_id="order-7", wake_ms=0, arguments=b""),
-        make_head(origin=ORIGIN, status=Status.HELD, progress="half", deadline_ms=1 << 50),
-        make_head(status=Status.DONE, result=b"\x01", ended_ms=9),
+        make_state(),
+        make_state((1 << 63) - 1, client_id="order-7", wake_ms=0, arguments=b""),
+        make_state(
+            initiated_by=ORIGIN, status=FlowStatus.HELD, progress="half", deadline_ms=1 << 50
+        ),
+        make_state(status=FlowStatus.COMPLETED, result=b"\x01", ended_ms=9),
     ],
     ids=["plain", "client", "responder", "done"],
 )
-async def test_head_comes_back(desk: Desk, head: Head) -> None:
-    await desk.add(head)
-    assert await desk.do(tables.read_head, head.id) == head
+async def test_head_comes_back(desk: Desk, state: FlowState) -> None:
+    await desk.add(state)
+    assert await desk.do(tables.read_state, state.id) == state
 
 
 async def test_head_is_found_by_its_client_and_by_its_session(desk: Desk) -> None:
-    await desk.add(make_head(1, client_id="order-7"), make_head(2, origin=ORIGIN))
-    assert (await desk.do(tables.find_client, "order-7")).id == 1
-    assert await desk.do(tables.find_client, "order-8") is None
+    await desk.add(make_state(1, client_id="order-7"), make_state(2, initiated_by=ORIGIN))
+    assert (await desk.do(tables.find_by_client_id, "order-7")).id == 1
+    assert await desk.do(tables.find_by_client_id, "order-8") is None
     assert await desk.do(tables.find_responder, ORIGIN) == 2
-    other = Origin("gamma", ORIGIN.key, "ask", 2, "shop")
+    other = InitiatingSession("gamma", ORIGIN.key, "ask", 2, "shop")
     assert await desk.do(tables.find_responder, other) is None
-    assert await desk.do(tables.read_head, 3) is None
+    assert await desk.do(tables.read_state, 3) is None
 
 
-@pytest.mark.parametrize("facts", [{"client_id": "order-7"}, {"origin": ORIGIN}])
+@pytest.mark.parametrize("facts", [{"client_id": "order-7"}, {"initiated_by": ORIGIN}])
 async def test_there_is_one_flow_for_a_client_id_or_a_session(
     desk: Desk, facts: dict[str, Any]
 ) -> None:
-    await desk.add(make_head(1, **facts))
+    await desk.add(make_state(1, **facts))
     with pytest.raises(Exception, match="UNIQUE"):
-        await desk.add(make_head(2, **facts))
+        await desk.add(make_state(2, **facts))
 
 
 @pytest.mark.parametrize(("with_arguments", "left"), [(True, b"new"), (False, b"\x92")])
 async def test_head_is_changed_its_arguments_only_on_demand(
     desk: Desk, with_arguments: bool, left: bytes
 ) -> None:
-    head = make_head()
-    await desk.add(head)
-    head.status, head.wake_ms, head.arguments = Status.RETRYING, 77, b"new"
-    await desk.do(tables.update_head, tables.head_row(head), with_arguments=with_arguments)
-    read = await desk.do(tables.read_head, 1)
-    assert (read.status, read.wake_ms, read.arguments) == (Status.RETRYING, 77, left)
+    state = make_state()
+    await desk.add(state)
+    state.status, state.wake_ms, state.arguments = FlowStatus.RETRYING, 77, b"new"
+    await desk.do(tables.update_state, tables.state_row(state), with_arguments=with_arguments)
+    read = await desk.do(tables.read_state, 1)
+    assert (read.status, read.wake_ms, read.arguments) == (FlowStatus.RETRYING, 77, left)
 
 
 async def test_steps_come_back_in_their_order_and_once(desk: Desk) -> None:
-    records = [make_record(it) for it in range(5)]
-    await desk.do(tables.insert_steps, 1, 3, records[3:])
-    await desk.do(tables.insert_steps, 1, 0, records[:3])
-    await desk.do(tables.insert_steps, 2, 0, records[:1])
-    assert await desk.do(tables.read_steps, 1) == records
+    entries = [make_record(it) for it in range(5)]
+    await desk.do(tables.insert_steps, 1, 3, entries[3:])
+    await desk.do(tables.insert_steps, 1, 0, entries[:3])
+    await desk.do(tables.insert_steps, 2, 0, entries[:1])
+    assert await desk.do(tables.read_steps, 1) == entries
     await desk.do(tables.delete_steps, 1, 2)
-    assert await desk.do(tables.read_steps, 1) == records[:2]
+    assert await desk.do(tables.read_steps, 1) == entries[:2]
     await desk.do(tables.delete_steps, 1)
     assert await desk.do(tables.read_steps, 1) == []
-    assert await desk.do(tables.read_steps, 2) == records[:1]
+    assert await desk.do(tables.read_steps, 2) == entries[:1]
     await desk.do(tables.insert_steps, 1, 0, [make_record(0)])
     with pytest.raises(Exception, match="UNIQUE"):
         await desk.do(tables.insert_steps, 1, 0, [make_record(0)])
 
 
 MAIL = [
-    tables.message_row(1, 2, Kept(Confirm("answer", 1, ""), 10)),
-    tables.message_row(1, 0, Kept(Data(b"x"), 11)),
-    tables.signal_row(1, KeptSignal("go", b"\x01", 12)),
-    tables.message_row(2, 0, Kept(Data(b"y"), 13)),
+    tables.buffered_message_row(1, 2, BufferedMessage(SessionConfirm("answer", 1, ""), 10)),
+    tables.buffered_message_row(1, 0, BufferedMessage(SessionData(b"x"), 11)),
+    tables.buffered_signal_row(1, BufferedSignal("go", b"\x01", 12)),
+    tables.buffered_message_row(2, 0, BufferedMessage(SessionData(b"y"), 13)),
 ]
 
 
 async def test_mail_comes_back_in_its_order_and_is_taken_by_id(desk: Desk) -> None:
-    assert await desk.do(tables.last_mail_id) == 0
-    await desk.do(tables.insert_mail, MAIL)
-    assert await desk.do(tables.last_mail_id) == 13
-    kept, signals = await desk.do(tables.read_mail, 1)
-    assert kept == [(2, Kept(Confirm("answer", 1, ""), 10)), (0, Kept(Data(b"x"), 11))]
-    assert signals == [KeptSignal("go", b"\x01", 12)]
-    await desk.do(tables.delete_mail, [10, 12])
-    assert await desk.do(tables.read_mail, 1) == ([(0, Kept(Data(b"x"), 11))], [])
+    assert await desk.do(tables.last_buffered_id) == 0
+    await desk.do(tables.insert_buffered, MAIL)
+    assert await desk.do(tables.last_buffered_id) == 13
+    kept, signals = await desk.do(tables.read_buffered, 1)
+    assert kept == [
+        (2, BufferedMessage(SessionConfirm("answer", 1, ""), 10)),
+        (0, BufferedMessage(SessionData(b"x"), 11)),
+    ]
+    assert signals == [BufferedSignal("go", b"\x01", 12)]
+    await desk.do(tables.delete_buffered, [10, 12])
+    assert await desk.do(tables.read_buffered, 1) == (
+        [(0, BufferedMessage(SessionData(b"x"), 11))],
+        [],
+    )
 
 
 @pytest.mark.parametrize("with_signals", [True, False])
 async def test_all_mail_of_a_flow_goes(desk: Desk, with_signals: bool) -> None:
-    await desk.do(tables.insert_mail, MAIL)
-    await desk.do(tables.delete_mail_of, 1, with_signals=with_signals)
-    kept, signals = await desk.do(tables.read_mail, 1)
+    await desk.do(tables.insert_buffered, MAIL)
+    await desk.do(tables.delete_buffered_of, 1, with_signals=with_signals)
+    kept, signals = await desk.do(tables.read_buffered, 1)
     assert (kept, len(signals)) == ([], 0 if with_signals else 1)
-    assert len((await desk.do(tables.read_mail, 2))[0]) == 1
+    assert len((await desk.do(tables.read_buffered, 2))[0]) == 1
 
 
 async def test_flow_goes_with_all_it_has(desk: Desk) -> None:
-    await desk.add(make_head(1), make_head(2))
-    await desk.do(tables.insert_mail, MAIL)
+    await desk.add(make_state(1), make_state(2))
+    await desk.do(tables.insert_buffered, MAIL)
     await desk.do(tables.insert_steps, 1, 0, [make_record(0)])
     await desk.do(tables.delete_flow, 1)
-    assert await desk.do(tables.read_head, 1) is None
+    assert await desk.do(tables.read_state, 1) is None
     assert await desk.do(tables.read_steps, 1) == []
-    assert await desk.do(tables.read_mail, 1) == ([], [])
-    assert await desk.do(tables.read_head, 2) is not None
+    assert await desk.do(tables.read_buffered, 1) == ([], [])
+    assert await desk.do(tables.read_state, 2) is not None
 
 
 async def test_everything_a_flow_has_is_read_at_once(desk: Desk) -> None:
     assert await desk.do(tables.read_flow, 1) is None
-    await desk.add(make_head(1), make_head(2, status=Status.DONE))
+    await desk.add(make_state(1), make_state(2, status=FlowStatus.COMPLETED))
     await desk.do(tables.insert_steps, 1, 0, [make_record(0)])
     await desk.do(tables.insert_steps, 2, 0, [make_record(0)])
-    await desk.do(tables.insert_mail, MAIL)
+    await desk.do(tables.insert_buffered, MAIL)
     found = await desk.do(tables.read_flow, 1)
-    assert (found.head, found.records, found.problem) == (make_head(1), [make_record(0)], None)
-    assert (len(found.kept), len(found.signals)) == (2, 1)
+    assert (found.state, found.entries, found.problem) == (make_state(1), [make_record(0)], None)
+    assert (len(found.buffered), len(found.signals)) == (2, 1)
     ended = await desk.do(tables.read_flow, 2)
-    assert (ended.head.status, ended.records, ended.kept) == (Status.DONE, [], [])
+    assert (ended.state.status, ended.entries, ended.buffered) == (FlowStatus.COMPLETED, [], [])
 
 
 @each(b"", b"\xc1", b"\x91\x01", b"\x95\x91\x00\xa4step\xa1\xff\xc4\x00\x00")
 async def test_record_that_cannot_be_read_is_a_problem_of_its_flow(
     record: bytes, desk: Desk
 ) -> None:
-    await desk.add(make_head(1))
+    await desk.add(make_state(1))
 
     def spoil(database: Database) -> None:
         database.execute(
@@ -239,14 +249,14 @@ async def test_record_that_cannot_be_read_is_a_problem_of_its_flow(
 
     await desk.do(spoil)
     found = await desk.do(tables.read_flow, 1)
-    assert found.head == make_head(1)
+    assert found.state == make_state(1)
     assert "another version of Postroad" in str(found.problem)
     await desk.do(tables.delete_flow, 1)
 
 
 async def test_ids_are_never_used_twice_even_if_the_clock_is_set_back(desk: Desk) -> None:
     first = await desk.do(tables.reserve_ids, 1_000_000)
-    await desk.add(make_head(first), make_head(first + 5))
+    await desk.add(make_state(first), make_state(first + 5))
     again = await desk.do(tables.reserve_ids, 1_000_000)
     assert again > first + 5
     await desk.do(tables.delete_flow, first + 5)
@@ -258,29 +268,29 @@ async def test_ids_are_never_used_twice_even_if_the_clock_is_set_back(desk: Desk
 
 async def test_flows_that_are_due(desk: Desk) -> None:
     for id, wake_ms in enumerate([None, 0, 100, 101, 50], start=1):
-        await desk.add(make_head(id, wake_ms=wake_ms))
-    assert await desk.do(tables.due, 100, 0, 10) == [2, 3, 5]
-    assert await desk.do(tables.due, 100, 2, 10) == [3, 5]
-    assert await desk.do(tables.due, 100, 0, 1) == [2]
-    assert await desk.do(tables.next_due_ms, 100) == 101
-    assert await desk.do(tables.next_due_ms, 101) is None
+        await desk.add(make_state(id, wake_ms=wake_ms))
+    assert await desk.do(tables.list_due, 100, 0, 10) == [2, 3, 5]
+    assert await desk.do(tables.list_due, 100, 2, 10) == [3, 5]
+    assert await desk.do(tables.list_due, 100, 0, 1) == [2]
+    assert await desk.do(tables.next_wakeup_ms, 100) == 101
+    assert await desk.do(tables.next_wakeup_ms, 101) is None
 
 
 async def test_a_process_that_was_killed_is_noticed_by_the_next(desk: Desk) -> None:
-    assert not await desk.do(tables.begin_running)
-    assert await desk.do(tables.begin_running)
-    await desk.do(tables.end_running)
-    assert not await desk.do(tables.begin_running)
+    assert not await desk.do(tables.mark_running)
+    assert await desk.do(tables.mark_running)
+    await desk.do(tables.mark_stopped)
+    assert not await desk.do(tables.mark_running)
 
 
 async def test_flows_that_may_have_ended_the_process(desk: Desk) -> None:
     await desk.add(
-        make_head(1, wake_ms=0),
-        make_head(2, wake_ms=5),
-        make_head(3, status=Status.RETRYING, wake_ms=7, recoveries=6),
-        make_head(4, status=Status.PARKED, recoveries=1),
-        make_head(5, status=Status.PARKED),
-        make_head(6, status=Status.PAUSED, recoveries=1),
+        make_state(1, wake_ms=0),
+        make_state(2, wake_ms=5),
+        make_state(3, status=FlowStatus.RETRYING, wake_ms=7, crash_recoveries=6),
+        make_state(4, status=FlowStatus.PARKED, crash_recoveries=1),
+        make_state(5, status=FlowStatus.PARKED),
+        make_state(6, status=FlowStatus.PAUSED, crash_recoveries=1),
     )
     at_work, waiting = await desk.do(tables.read_suspicious)
     assert ([it.id for it in at_work], {it.id for it in waiting}) == ([1], {3, 4})
@@ -288,26 +298,34 @@ async def test_flows_that_may_have_ended_the_process(desk: Desk) -> None:
 
 
 async def test_a_head_that_is_not_there_cannot_be_changed(desk: Desk) -> None:
-    row = tables.head_row(make_head(1))
-    with pytest.raises(RuntimeError, match="flow 0000000000000001 is not in the store any more"):
-        await desk.do(tables.update_head, row, with_arguments=False)
+    row = tables.state_row(make_state(1))
+    with pytest.raises(RuntimeError, match="cannot commit flow 0000000000000001"):
+        await desk.do(tables.update_state, row, with_arguments=False)
 
 
 async def test_flows_by_status_and_name(desk: Desk) -> None:
     await desk.add(
-        make_head(1, status=Status.QUEUED),
-        make_head(2, status=Status.QUEUED, name="buy"),
-        make_head(3, status=Status.PARKED),
-        make_head(4, status=Status.QUEUED),
+        make_state(1, status=FlowStatus.QUEUED),
+        make_state(2, status=FlowStatus.QUEUED, name="buy"),
+        make_state(3, status=FlowStatus.PARKED),
+        make_state(4, status=FlowStatus.QUEUED),
     )
-    assert [it.id for it in await desk.do(tables.list_idle, Status.QUEUED, None, 9)] == [1, 2, 4]
-    assert [it.id for it in await desk.do(tables.list_idle, Status.QUEUED, "pay", 1)] == [1]
-    assert [it.id for it in await desk.do(tables.list_idle, Status.QUEUED, "pay", 9, 1)] == [4]
-    assert await desk.do(tables.list_idle, Status.HELD, None, 9) == []
-    assert await desk.do(tables.count) == {
-        ("pay", Status.QUEUED): 2,
-        ("buy", Status.QUEUED): 1,
-        ("pay", Status.PARKED): 1,
+    assert [it.id for it in await desk.do(tables.list_by_status, FlowStatus.QUEUED, None, 9)] == [
+        1,
+        2,
+        4,
+    ]
+    assert [it.id for it in await desk.do(tables.list_by_status, FlowStatus.QUEUED, "pay", 1)] == [
+        1
+    ]
+    assert [
+        it.id for it in await desk.do(tables.list_by_status, FlowStatus.QUEUED, "pay", 9, 1)
+    ] == [4]
+    assert await desk.do(tables.list_by_status, FlowStatus.HELD, None, 9) == []
+    assert await desk.do(tables.count_by_name_and_status) == {
+        ("pay", FlowStatus.QUEUED): 2,
+        ("buy", FlowStatus.QUEUED): 1,
+        ("pay", FlowStatus.PARKED): 1,
     }
 
 
@@ -315,33 +333,33 @@ async def test_flows_by_status_and_name(desk: Desk) -> None:
     ("status", "name", "before", "limit", "ids"),
     [
         (None, None, None, 10, [4, 3, 2, 1]),
-        (Status.DONE, None, None, 10, [4, 2]),
+        (FlowStatus.COMPLETED, None, None, 10, [4, 2]),
         (None, "buy", None, 10, [3]),
-        (Status.DONE, "buy", None, 10, []),
+        (FlowStatus.COMPLETED, "buy", None, 10, []),
         (None, None, 4, 2, [3, 2]),
     ],
 )
 async def test_lists_begin_with_the_newest(
-    desk: Desk, status: Status, name: str, before: int, limit: int, ids: list[int]
+    desk: Desk, status: FlowStatus, name: str, before: int, limit: int, ids: list[int]
 ) -> None:
     await desk.add(
-        make_head(1),
-        make_head(2, status=Status.DONE),
-        make_head(3, name="buy"),
-        make_head(4, status=Status.DONE),
+        make_state(1),
+        make_state(2, status=FlowStatus.COMPLETED),
+        make_state(3, name="buy"),
+        make_state(4, status=FlowStatus.COMPLETED),
     )
-    heads = await desk.do(tables.list_heads, status, name, before, limit)
+    heads = await desk.do(tables.list_states, status, name, before, limit)
     assert [it.id for it in heads] == ids
 
 
 async def test_flows_that_ended_long_ago(desk: Desk) -> None:
     await desk.add(
-        make_head(1, status=Status.DONE, ended_ms=5),
-        make_head(2, status=Status.FAILED, ended_ms=6, client_id="order-7"),
-        make_head(3, status=Status.KILLED, ended_ms=10),
-        make_head(4),
+        make_state(1, status=FlowStatus.COMPLETED, ended_ms=5),
+        make_state(2, status=FlowStatus.FAILED, ended_ms=6, client_id="order-7"),
+        make_state(3, status=FlowStatus.KILLED, ended_ms=10),
+        make_state(4),
     )
-    assert await desk.do(tables.ended_before, 10, 9, has_client=False) == [1]
-    assert await desk.do(tables.ended_before, 11, 9, has_client=False) == [1, 3]
-    assert await desk.do(tables.ended_before, 11, 1, has_client=False) == [1]
-    assert await desk.do(tables.ended_before, 10, 9, has_client=True) == [2]
+    assert await desk.do(tables.list_ended_before, 10, 9, has_client=False) == [1]
+    assert await desk.do(tables.list_ended_before, 11, 9, has_client=False) == [1, 3]
+    assert await desk.do(tables.list_ended_before, 11, 1, has_client=False) == [1]
+    assert await desk.do(tables.list_ended_before, 10, 9, has_client=True) == [2]

@@ -5,6 +5,7 @@ import datetime
 import enum
 import pkgutil
 import sqlite3
+import sys
 import uuid
 from typing import Any
 
@@ -15,9 +16,15 @@ from hypothesis import strategies as st
 
 from postroad.core.errors import MalformedPayloadError
 from postroad.flows import values
-from postroad.flows.errors import FlowError, PeerFailed, StepFailed, Unrecordable
+from postroad.flows.errors import (
+    FlowError,
+    FlowTimeoutError,
+    PeerFlowFailedError,
+    SerializationError,
+    StepFailedError,
+)
 from postroad.flows.renamed_errors import RENAMED_ERRORS
-from postroad.flows.values import Failure
+from postroad.flows.values import RecordedError
 from tests.support.cases import each, naming
 
 
@@ -80,8 +87,8 @@ class Unspeakable(Exception):
     (datetime.timedelta(seconds=3), datetime.timedelta),
 )
 def test_value_comes_back_as_its_type(value: Any, kind: Any) -> None:
-    encoded = values.encode(value, "it")
-    read = values.decode(encoded, kind)
+    encoded = values.encode_value(value, "it")
+    read = values.decode_value(encoded, kind)
     assert read == value
     assert values.roundtrip(value, encoded, kind) == read
     assert type(values.roundtrip(value, encoded, kind)) is type(read)
@@ -105,21 +112,21 @@ PLAIN = st.recursive(
 
 @given(PLAIN)
 def test_code_sees_what_will_be_read(value: Any) -> None:
-    encoded = values.encode(value, "it")
-    first, later = values.roundtrip(value, encoded, Any), values.decode(encoded)
+    encoded = values.encode_value(value, "it")
+    first, later = values.roundtrip(value, encoded, Any), values.decode_value(encoded)
     assert repr(first) == repr(later)
 
 
 def test_values_are_of_the_type_that_was_announced() -> None:
     for kind, plain in ((Any, str), (Colour, Colour)):
-        encoded = values.encode(Colour.RED, "it")
+        encoded = values.encode_value(Colour.RED, "it")
         assert type(values.roundtrip(Colour.RED, encoded, kind)) is plain, (kind, plain)
     value = (1, 2)
-    assert values.roundtrip(value, values.encode(value, "it"), Any) == [1, 2]
+    assert values.roundtrip(value, values.encode_value(value, "it"), Any) == [1, 2]
     with pytest.raises(msgspec.ValidationError):
-        values.roundtrip("text", values.encode("text", "it"), int)
-    with pytest.raises(Unrecordable, match="no value can be read as"):
-        values.decode(b"\x01", int | list[int] | tuple[int, ...])
+        values.roundtrip("text", values.encode_value("text", "it"), int)
+    with pytest.raises(SerializationError, match="no value can be read as"):
+        values.decode_value(b"\x01", int | list[int] | tuple[int, ...])
 
 
 def endless() -> list[Any]:
@@ -140,9 +147,9 @@ def test_what_cannot_be_written_down_is_named() -> None:
     ):
         with (
             naming(value),
-            pytest.raises(Unrecordable, match="what it returned cannot be written down"),
+            pytest.raises(SerializationError, match="what it returned cannot be written down"),
         ):
-            values.encode(value, "what it returned")
+            values.encode_value(value, "what it returned")
 
 
 def test_digests_tell_arguments_apart() -> None:
@@ -191,8 +198,8 @@ def test_type_a_function_announces(function: Any, kind: Any) -> None:
 
 def again(error: BaseException) -> Exception:
     """An error as it is made from its record."""
-    encoded = msgspec.msgpack.encode(values.describe_error(error))
-    return values.make_error(msgspec.msgpack.decode(encoded, type=Failure))
+    encoded = msgspec.msgpack.encode(values.record_error(error))
+    return values.restore_error(msgspec.msgpack.decode(encoded, type=RecordedError))
 
 
 @each(
@@ -201,7 +208,7 @@ def again(error: BaseException) -> Exception:
     ValueError("x"),
     KeyError("x"),
     FlowError("no money"),
-    PeerFailed("it has failed", "beta", "e1", "Insolvent"),
+    PeerFlowFailedError("it has failed", "beta", "e1", "Insolvent"),
     UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
     FileNotFoundError(2, "nothing there"),
 )
@@ -229,22 +236,22 @@ def local_error() -> Exception:
 )
 def test_error_that_cannot_be_made_again_is_a_failed_step(error: BaseException) -> None:
     made = again(error)
-    assert type(made) is StepFailed
+    assert type(made) is StepFailedError
     assert type(error).__name__ in str(made)
 
 
 def test_errors_are_described_whatever_their_text() -> None:
-    failure = values.describe_error(ValueError("x" * 10_000))
+    failure = values.record_error(ValueError("x" * 10_000))
     assert len(failure.text) == 2_000
-    assert type(values.make_error(failure)) is ValueError
+    assert type(values.restore_error(failure)) is ValueError
     error = Unspeakable("x")
-    assert "cannot tell" in values.describe_error(error).text
+    assert "cannot tell" in values.record_error(error).text
     assert type(again(error)) is Unspeakable
     # As in names of files that are not in the encoding of the system.
     assert "no such file: name" in str(again(ValueError("no such file: name\udcff")))
     once = again(local_error())
     twice = again(once)
-    assert isinstance(twice, StepFailed)
+    assert isinstance(twice, StepFailedError)
     assert str(twice) == str(once)
     for kind in (
         "",
@@ -255,14 +262,36 @@ def test_errors_are_described_whatever_their_text() -> None:
         "builtins:nothing",
         "os:path.join",
     ):
-        made = values.make_error(Failure(kind, "text", b"\x90"))
-        assert isinstance(made, StepFailed), kind
+        made = values.restore_error(RecordedError(kind, "text", b"\x90"))
+        assert isinstance(made, StepFailedError), kind
         assert made.detail == "text", kind
+
+
+def test_error_of_a_module_that_is_not_loaded_is_imported_only_if_that_is_allowed() -> None:
+    sys.modules.pop("wave", None)
+    failure = RecordedError("wave:Error", "broken", msgspec.msgpack.encode(["broken"]))
+    assert isinstance(values.restore_error(failure, may_import=False), StepFailedError)
+    assert "wave" not in sys.modules
+    assert type(values.restore_error(failure)).__module__ == "wave"
 
 
 def test_error_recorded_under_an_earlier_name_is_made_again() -> None:
     for current in RENAMED_ERRORS.values():
         assert issubclass(pkgutil.resolve_name(current), Exception)
     args = msgspec.msgpack.encode(["no text"])
-    error = values.make_error(Failure("postroad.core.errors:MalformedPayload", "no text", args))
+    error = values.restore_error(
+        RecordedError("postroad.core.errors:MalformedPayload", "no text", args)
+    )
     assert type(error) is MalformedPayloadError
+
+
+@pytest.mark.parametrize(
+    ("recorded", "current"),
+    [("PeerFailed", PeerFlowFailedError), ("FlowTimeout", FlowTimeoutError)],
+)
+def test_flow_error_recorded_under_an_earlier_name_is_restored_as_its_class(
+    recorded: str, current: type[FlowError]
+) -> None:
+    failure = values.record_error(current("too late"))
+    earlier = msgspec.structs.replace(failure, kind=f"postroad.flows.errors:{recorded}")
+    assert type(values.restore_error(earlier)) is current

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import cast
 
 import pytest
 
 from postroad.net.connections.handler_tasks import Backlog, HandlerTask, HandlerTasks
+from postroad.net.dispatch import Subscription
 from postroad.wire import RequestFrame
 
 # The smallest and largest ids of all versions, and those next to where own keys begin.
@@ -67,17 +67,28 @@ def test_backlog_retain_keeps_order_and_returns_others() -> None:
     assert not backlog.cancel(7)
 
 
+class Owner:
+    def __init__(self, runs: HandlerTasks) -> None:
+        self._runs = runs
+
+    def on_handled(self, run: HandlerTask) -> None:
+        self._runs.finish(run)
+
+
 @pytest.mark.parametrize("ending", ["expire", "cancel_requests", "cancel_all"])
 async def test_handlers_with_hostile_ids_are_all_tracked(ending: str) -> None:
     """A peer may reuse an id, and guess what key another handler of that id has."""
     loop = asyncio.get_running_loop()
     runs = HandlerTasks(100)
+    owner = Owner(runs)
+    subscription = Subscription("a", lambda _: b"", one_way=False)
     futures = []
     for id in [5, 5, 5, *IDS, *IDS, 5]:
         future: asyncio.Future[bytes | bytearray | memoryview | None] = loop.create_future()
         futures.append(future)
-        key = runs.add(HandlerTask(future, RequestFrame(id, "a", b""), False), 1.0)
-        future.add_done_callback(partial(runs.finish, key))
+        run = HandlerTask(future, RequestFrame(id, "a", b""), subscription, owner, False)
+        runs.add(run, 1.0)
+        future.add_done_callback(run)
     assert len(runs) == len(futures)
     if ending == "expire":
         assert len(runs.expire(2.0)) == len(futures)

@@ -26,9 +26,9 @@ def files(tmp_path: Path) -> Path:
 
 
 def config(
-    files: Path, certificate: str = "node.pem", key: str = "node.key", trust: str = "trust.pem"
+    files: Path, certificate: str = "node.pem", key: str = "node.key", ca: str = "trust.pem"
 ) -> TlsConfig:
-    return TlsConfig(certificate=files / certificate, key=files / key, trust=files / trust)
+    return TlsConfig(certificate=files / certificate, key=files / key, ca=files / ca)
 
 
 def test_contexts(files: Path) -> None:
@@ -41,8 +41,8 @@ def test_contexts(files: Path) -> None:
     tls = TlsConfig(
         certificate=str(files / "node.pem"),
         key=str(files / "node.key"),
-        trust=str(files / "trust.pem"),
-        is_mutual=False,
+        ca=str(files / "trust.pem"),
+        mutual=False,
     )
     assert tls.server_context().verify_mode == ssl.CERT_OPTIONAL
     assert tls.client_context().verify_mode == ssl.CERT_REQUIRED
@@ -57,10 +57,10 @@ def test_unusable_files_are_named(files: Path, subtests: pytest.Subtests) -> Non
         ("key", "missing.key"),
         ("key", "garbage.pem"),
         ("key", "other.key"),
-        ("trust", "missing.pem"),
-        ("trust", "garbage.pem"),
-        ("trust", "empty.pem"),
-        ("trust", "."),
+        ("ca", "missing.pem"),
+        ("ca", "garbage.pem"),
+        ("ca", "empty.pem"),
+        ("ca", "."),
     ]:
         with subtests.test(field=field):
             tls = config(files, **{field: name})
@@ -74,7 +74,7 @@ def test_unusable_files_are_named(files: Path, subtests: pytest.Subtests) -> Non
         ("key", "garbage.pem", "one of them is not in PEM format"),
         ("key", "locked.key", "the key is encrypted; provide an unencrypted one"),
         ("key", "missing.key", "missing.key: No such file or directory"),
-        ("trust", "garbage.pem", "there is no certificate in it"),
+        ("ca", "garbage.pem", "there is no certificate in it"),
     ]:
         with subtests.test(field=field):
             key = serialization.load_pem_private_key((files / "node.key").read_bytes(), None)

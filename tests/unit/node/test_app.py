@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.durable import Retry
-from postroad.node.app import App, app_of, consumes, load_app, load_module
+from postroad.durable import RetryPolicy
+from postroad.node.app import App, app_of, load_app, load_module
+from postroad.node.consuming import consumes
 
 PROGRAM = """
     from contextlib import asynccontextmanager
 
     from postroad.cells import Cell
-    from postroad.flows import Flow, flow
+    from postroad.flows import FlowContext, flow
     from postroad.node import consumes
     from postroad.services import Context, Service, action
 
@@ -37,7 +38,7 @@ PROGRAM = """
 
 
     @flow
-    async def order(flow: Flow, item: str) -> str:
+    async def order(ctx: FlowContext, item: str) -> str:
         return item
 
 
@@ -76,7 +77,7 @@ def test_program_is_found_once_and_by_module_name(
 ) -> None:
     app = load_app(str(program))
     assert [it.name for it in app.services] == ["greeter"]
-    assert [it.name for it in app.flows] == ["order"]
+    assert [definition.name for definition in app.flows] == ["order"]
     assert [it.name for it in app.cells] == ["echo"]
     assert [(it.queue, it.concurrency) for it in app.consumers] == [
         ("orders", 3),
@@ -100,7 +101,7 @@ def test_what_is_only_imported_is_not_made(program: Path) -> None:
     other = program.with_name("imports_a_shop.py")
     other.write_text(f"from {program.stem} import Greeter, order\n")
     app = load_app(str(other))
-    assert [it.name for it in app.flows] == ["order"]
+    assert [definition.name for definition in app.flows] == ["order"]
     assert not app.services
     sys.modules.pop(other.stem)
 
@@ -134,12 +135,12 @@ def test_service_that_needs_arguments_is_an_error(program: Path) -> None:
 
 
 def test_how_a_queue_is_consumed_is_kept() -> None:
-    retry = Retry(attempts=2)
+    retry = RetryPolicy(max_attempts=2)
 
     @consumes("orders", ordered_by_key=False, retry=retry)
     def take(message: object, tx: object) -> None:
         return None
 
-    (consuming,) = take._postroad_consumes  # type: ignore[attr-defined]
+    (consuming,) = take._postroad_consumers  # type: ignore[attr-defined]
     assert consuming.handler is take
     assert (consuming.queue, consuming.ordered_by_key, consuming.retry) == ("orders", False, retry)

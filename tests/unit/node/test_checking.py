@@ -31,14 +31,14 @@ def tls(directory: Path, trust: str = "ca.pem") -> TlsSettings:
     return TlsSettings(
         certificate=str(directory / "alpha.pem"),
         key=str(directory / "alpha.key"),
-        trust=str(directory / trust),
+        ca=str(directory / trust),
     )
 
 
 def test_certificates_between_nodes(certificates: Path) -> None:
     assert check_files(NodeConfig(tls=tls(certificates))) == []
     (problem,) = check_files(NodeConfig(tls=tls(certificates, "none.pem")))
-    assert problem.startswith("tls: TLS trust")
+    assert problem.startswith("tls: TLS ca")
 
 
 def test_certificates_of_the_dashboard(certificates: Path) -> None:

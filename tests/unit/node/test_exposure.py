@@ -9,7 +9,7 @@ from postroad.node import NodeConfig
 from postroad.node.exposure import describe_exposure
 from tests.support.cases import each
 
-TLS = {"certificate": "a.pem", "key": "a.key", "trust": "ca.pem"}
+TLS = {"certificate": "a.pem", "key": "a.key", "ca": "ca.pem"}
 OUTSIDE = {"bind": "0.0.0.0:26502", "cluster": "shop"}
 
 
@@ -21,7 +21,7 @@ def config_of(**sections: Any) -> NodeConfig:
     ({}, None, "off"),
     ({"node": OUTSIDE}, None, "off"),
     ({"tls": TLS, "node": OUTSIDE}, None, "read"),
-    ({"tls": {**TLS, "is_mutual": False}}, None, "off"),
+    ({"tls": {**TLS, "mutual": False}}, None, "off"),
     ({"node": {**OUTSIDE, "secret": "x" * 32}}, None, "read"),
     ({"node": {"secret_file": "secret.txt"}}, None, "read"),
     ({"node": OUTSIDE}, "read", "read"),
@@ -55,14 +55,14 @@ def test_exposure_of_a_node_on_loopback_tells_of_other_programs_of_the_machine()
 def test_exposure_of_a_closed_cluster_tells_what_opens_it() -> None:
     exposure = describe_exposure(config_of(node=OUTSIDE, tls=TLS, admin={"enabled": False}))
     assert exposure.level == logging.INFO
-    assert exposure.text == "only nodes with a certificate of tls.trust are heard"
+    assert exposure.text == "only nodes with a certificate of tls.ca are heard"
     secret = {**OUTSIDE, "secret": "x" * 32}
-    for tls in (None, {**TLS, "is_mutual": False}):
+    for tls in (None, {**TLS, "mutual": False}):
         exposure = describe_exposure(config_of(node=secret, tls=tls))
         assert exposure.level == logging.INFO, tls
         assert exposure.text.startswith("only nodes with the secret of the cluster are heard"), tls
         assert "operators of other members may look at this node" in exposure.text, tls
         assert "xxx" not in exposure.text, tls
-    one_sided = describe_exposure(config_of(node=OUTSIDE, tls={**TLS, "is_mutual": False}))
+    one_sided = describe_exposure(config_of(node=OUTSIDE, tls={**TLS, "mutual": False}))
     assert one_sided.level == logging.WARNING
     assert "everybody who reaches 0.0.0.0:26502 can join" in one_sided.text

@@ -2,7 +2,7 @@
 
 from postroad.cells import Cell, CellMessage
 from postroad.durable import Message, Transaction
-from postroad.flows import Flow, flow
+from postroad.flows import FlowContext, flow
 from postroad.node import App, Consuming
 from postroad.node.inventory import inventory
 from postroad.services import Context, Service, action, event
@@ -26,7 +26,7 @@ class Greeter(Service):
 
 
 @flow
-async def book(flow: Flow, room: int) -> str:
+async def book(ctx: FlowContext, room: int) -> str:
     return str(room)
 
 

@@ -15,8 +15,8 @@ def test_settings_are_explained_and_secrets_hidden() -> None:
     assert (key.section, key.default, key.type_name) == ("services.tuning.retry", 1.0, "a number")
     assert [it.name for it in KEYS.values() if it.is_computed] == ["node.name"]
     required = [it.name for it in KEYS.values() if it.is_required]
-    assert required == ["tls.certificate", "tls.key", "tls.trust"]
-    assert KEYS["tls.is_mutual"].default is True
+    assert required == ["tls.certificate", "tls.key", "tls.ca"]
+    assert KEYS["tls.mutual"].default is True
     shown = KEYS["services.tuning.metadata"].show({"at": ["redis://:pass@db"], "size": 2})
     assert shown == {"at": [f"redis://:{HIDDEN}@db"], "size": 2}
     assert KEYS["admin.token"].show("0123456789abcdef") == HIDDEN
@@ -30,7 +30,7 @@ def test_settings_are_explained_and_secrets_hidden() -> None:
     ("cluster.contacts", "a list of texts"),
     ("cluster.properties", "a table"),
     ("limits.accepted_max", "a whole number"),
-    ("node.layers", "a list of cluster, cells, mail, services, flows"),
+    ("node.layers", "a list of cluster, cells, queues, services, flows"),
     ("tls.key", "a text"),
 )
 def test_types_are_told_in_words(name: str, told: str) -> None:

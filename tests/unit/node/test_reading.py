@@ -23,6 +23,9 @@ from tests.support.cases import each
 TOKEN = "correct-horse-battery"
 
 
+_TLS = "[tls]\ncertificate = 'c'\nkey = 'k'\n"
+
+
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -78,34 +81,34 @@ def test_tables_within_tables(file: Path) -> None:
         role = "satellite"
         [cells.tuning.learning]
         default_delay_s = 1
-        [mail.tuning]
-        handler_s = 2.5
+        [queues.tuning]
+        handler_timeout_s = 2.5
         """,
     )
     config = loaded.config
     assert config.cluster.properties == {"rack": "7"}
     assert config.cells.role is Role.SATELLITE
     assert config.cells.tuning.learning.default_delay_s == 1.0
-    assert config.mail.tuning.handler_s == 2.5
-    assert config.mail.tuning.lease_s == NodeConfig().mail.tuning.lease_s
+    assert config.queues.tuning.handler_timeout_s == 2.5
+    assert config.queues.tuning.ack_timeout_s == NodeConfig().queues.tuning.ack_timeout_s
     assert loaded.origins["cluster.properties"] == "postroad.toml:2"
-    assert loaded.origins["mail.tuning.handler_s"] == "postroad.toml:8"
+    assert loaded.origins["queues.tuning.handler_timeout_s"] == "postroad.toml:8"
 
 
 @each(
     ("POSTROAD_NODE_NAME", "b", "node.name", "b"),
-    ("POSTROAD_MAIL_TUNING_HANDLER_S", "2.5", "mail.tuning.handler_s", 2.5),
+    ("POSTROAD_QUEUES_TUNING_HANDLER_TIMEOUT_S", "2.5", "queues.tuning.handler_timeout_s", 2.5),
     ("POSTROAD_LIMITS_ACCEPTED_MAX", "7", "limits.accepted_max", 7),
     ("POSTROAD_ADMIN_ENABLED", "no", "admin.enabled", False),
     ("POSTROAD_SERVICES_TUNING_RETRY_IS_ENABLED", "On", "services.tuning.retry.is_enabled", 1),
     ("POSTROAD_CLUSTER_CONTACTS", "a:1, b:2", "cluster.contacts", ("a:1", "b:2")),
     ("POSTROAD_CLUSTER_CONTACTS", '["a:1"]', "cluster.contacts", ("a:1",)),
     ("POSTROAD_CLUSTER_CONTACTS", "", "cluster.contacts", ()),
-    ("POSTROAD_NODE_LAYERS", "cluster,mail", "node.layers", (Layer.CLUSTER, Layer.MAIL)),
+    ("POSTROAD_NODE_LAYERS", "cluster,queues", "node.layers", (Layer.CLUSTER, Layer.QUEUES)),
     ("POSTROAD_CLUSTER_PROPERTIES", '{"rack": "7"}', "cluster.properties", {"rack": "7"}),
     ("POSTROAD_ADMIN_REMOTE", "off", "admin.remote", "off"),
     ("POSTROAD_CELLS_ROLE", "core", "cells.role", Role.CORE),
-    ("POSTROAD_MAIL_STORE", "", "mail.store", None),
+    ("POSTROAD_QUEUES_STORE", "", "queues.store", None),
 )
 def test_variables_are_read_by_the_type_of_the_setting(
     variable: str, text: str, name: str, value: object, file: Path
@@ -113,6 +116,50 @@ def test_variables_are_read_by_the_type_of_the_setting(
     loaded = load_config(environ={variable: text})
     assert loaded.value(name) == value
     assert loaded.origins[name] == variable
+
+
+@each(
+    ("[mail]\nstore = 'memory'", "queues.store", "memory", "mail.store"),
+    (
+        "limits.lanes_per_peer_max = 3",
+        "limits.connections_per_peer_max",
+        3,
+        "limits.lanes_per_peer_max",
+    ),
+    (f"{_TLS}trust = 'ca'", "tls.ca", "ca", "tls.trust"),
+    (f"{_TLS}ca = 'ca'\nis_mutual = false", "tls.mutual", False, "tls.is_mutual"),
+    (
+        "[mail.tuning]\nhandler_s = 2",
+        "queues.tuning.handler_timeout_s",
+        2.0,
+        "mail.tuning.handler_s",
+    ),
+    ("queues.tuning.lease_s = 3", "queues.tuning.ack_timeout_s", 3.0, "queues.tuning.lease_s"),
+    ("node.layers = ['cluster', 'mail']", "node.layers", (Layer.CLUSTER, Layer.QUEUES), None),
+)
+def test_former_names_are_read_with_a_warning(
+    text: str,
+    name: str,
+    value: object,
+    former: str | None,
+    file: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.clear()
+    assert read(file, text).value(name) == value
+    expected = f"{former} is called {name} now; its former name is deprecated"
+    assert (expected in caplog.text) == (former is not None)
+
+
+def test_former_names_of_variables_and_flags_are_read_with_a_warning(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    variable = {"POSTROAD_MAIL_TUNING_HANDLER_S": "5"}
+    loaded = load_config(environ=variable, flags={"mail.bridge": "no"})
+    assert loaded.config.queues.tuning.handler_timeout_s == 5.0
+    assert loaded.config.queues.bridge is False
+    assert "is called POSTROAD_QUEUES_TUNING_HANDLER_TIMEOUT_S now" in caplog.text
+    assert "mail.bridge is called queues.bridge now" in caplog.text
 
 
 def test_every_default_can_be_written_down_and_read_again(file: Path) -> None:
@@ -132,12 +179,12 @@ def test_certificates_are_whole_or_a_mistake(file: Path) -> None:
     text = '[tls]\ncertificate = "a.pem"\nkey = "a.key"\ntrust = "ca.pem"\nis_mutual = false\n'
     tls = read(file, text).config.tls
     assert tls is not None
-    assert (tls.certificate, tls.key, tls.trust, tls.is_mutual) == (
+    assert (tls.certificate, tls.key, tls.ca, tls.mutual) == (
         *("a.pem", "a.key", "ca.pem"),
         False,
     )
     assert mistake(file, '[tls]\ncertificate = "a.pem"\nkey = "a.key"\n') == (
-        "tls.trust is missing; tls needs it"
+        "tls.ca is missing; tls needs it"
     )
 
 
@@ -162,18 +209,18 @@ def test_variables_of_others_and_of_kubernetes_are_left_alone(file: Path) -> Non
 
 @each(
     (
-        "[mail.tuning]\nhandler_s = 'abc'",
-        "postroad.toml:2: mail.tuning.handler_s: expected a number, got 'abc'",
+        "[queues.tuning]\nhandler_s = 'abc'",
+        "postroad.toml:2: queues.tuning.handler_timeout_s: expected a number, got 'abc'",
     ),
     (
-        "[mail.tuning]\nhandlers_s = 1",
-        "postroad.toml:2: there is no setting mail.tuning.handlers_s; "
-        "did you mean mail.tuning.handler_s?",
+        "[queues.tuning]\nhandlers_s = 1",
+        "postroad.toml:2: there is no setting queues.tuning.handlers_s; "
+        "did you mean queues.tuning.handler_timeout_s?",
     ),
-    ("[mails]\nstore = 'a'", "postroad.toml:1: there is no setting mails; did you mean mail?"),
+    ("[queue]\nstore = 'a'", "postroad.toml:1: there is no setting queue; did you mean queues?"),
     ("name = 'a'", "postroad.toml:1: there is no setting name; did you mean node.name?"),
     ("zzzzzz = 1", "postroad.toml:1: there is no setting zzzzzz; `postroad config keys` lists all"),
-    ("mail = 3", "postroad.toml:1: mail: expected a table, got 3"),
+    ("queues = 3", "postroad.toml:1: queues: expected a table, got 3"),
     ("node.name = { a = 1 }", "postroad.toml:1: node.name: expected a text, got a table"),
     ("node.name = true", "postroad.toml:1: node.name: expected a text, got True"),
     (
@@ -185,17 +232,17 @@ def test_variables_of_others_and_of_kubernetes_are_left_alone(file: Path) -> Non
         "postroad.toml:1: admin.remote: expected one of off, read, change, got 'all'",
     ),
     (
-        "node.layers = ['mail', 'male']",
-        "postroad.toml:1: node.layers: expected a list of cluster, cells, mail, services, "
-        "flows, got the list ['mail', 'male']",
+        "node.layers = ['queues', 'male']",
+        "postroad.toml:1: node.layers: expected a list of cluster, cells, queues, services, "
+        "flows, got the list ['queues', 'male']",
     ),
     (
-        "[mail.tuning]\nlease_s = 1\nhandler_s = -1",
-        "postroad.toml:3: mail.tuning: handler_s=-1.0 must be a finite number above 0",
+        "[queues.tuning]\nack_timeout_s = 1\nhandler_timeout_s = -1",
+        "postroad.toml:3: queues.tuning: handler_timeout_s=-1.0 must be a finite number above 0",
     ),
     (
         "node.layers = ['flows']",
-        "postroad.toml:1: node: layers: 'flows' needs 'mail', which is not listed",
+        "postroad.toml:1: node: layers: 'flows' needs 'queues', which is not listed",
     ),
 )
 def test_mistakes_in_the_file(text: str, told: str, file: Path) -> None:
@@ -203,8 +250,9 @@ def test_mistakes_in_the_file(text: str, told: str, file: Path) -> None:
 
 
 def test_mistakes_in_the_environment_and_in_flags(file: Path) -> None:
-    assert mistake(file, POSTROAD_MAIL_TUNING_HANDLER_S="abc") == (
-        "POSTROAD_MAIL_TUNING_HANDLER_S: mail.tuning.handler_s: expected a number, got 'abc'"
+    assert mistake(file, POSTROAD_QUEUES_TUNING_HANDLER_TIMEOUT_S="abc") == (
+        "POSTROAD_QUEUES_TUNING_HANDLER_TIMEOUT_S: queues.tuning.handler_timeout_s: "
+        "expected a number, got 'abc'"
     )
     assert mistake(file, POSTROAD_NODE_NAMES="a") == (
         "POSTROAD_NODE_NAMES: there is no such setting; did you mean POSTROAD_NODE_NAME?"
@@ -212,24 +260,24 @@ def test_mistakes_in_the_environment_and_in_flags(file: Path) -> None:
     assert mistake(file, POSTROAD_LOG="debug") == (
         "POSTROAD_LOG: that is a table; give one of its settings, as POSTROAD_LOG_LEVEL"
     )
-    assert mistake(file, flags={"mail.bridge": "maybe"}) == (
-        "--set mail.bridge: expected true or false, got 'maybe'"
+    assert mistake(file, flags={"queues.bridge": "maybe"}) == (
+        "--set queues.bridge: expected true or false, got 'maybe'"
     )
-    assert mistake(file, flags={"mail": "a"}) == (
-        "--set mail: mail is a table; give one of its settings"
+    assert mistake(file, flags={"queues": "a"}) == (
+        "--set queues: queues is a table; give one of its settings"
     )
-    assert "did you mean mail.bridge?" in mistake(file, flags={"mail.bridges": "no"})
+    assert "did you mean queues.bridge?" in mistake(file, flags={"queues.bridges": "no"})
     assert mistake(file, flags={"cluster.properties": "a"}) == (
         "--set cluster.properties: expected a table, got 'a'"
     )
 
 
 def test_every_mistake_is_told_once(file: Path) -> None:
-    text = mistake(file, "node.names = 'a'\nmail.bridge = 3", POSTROAD_NODE_BIND="nowhere")
+    text = mistake(file, "node.names = 'a'\nqueues.bridge = 3", POSTROAD_NODE_BIND="nowhere")
     assert text.splitlines() == [
         "3 settings are wrong:",
         "  postroad.toml:1: there is no setting node.names; did you mean node.name?",
-        "  postroad.toml:2: mail.bridge: expected true or false, got 3",
+        "  postroad.toml:2: queues.bridge: expected true or false, got 3",
         "  POSTROAD_NODE_BIND: node: address 'nowhere' is not of the form host:port",
     ]
     # A certificate of a wrong type is there, but a table of only a key would be wrong too.
@@ -256,18 +304,18 @@ def test_file_that_is_not_toml_or_not_readable_is_a_mistake(file: Path) -> None:
 
 def test_secrets_are_in_no_error_and_not_shown(file: Path) -> None:
     store = "postgresql://ann:sesame@db/x"
-    told = mistake(file, f"[admin]\ntoken = ['{TOKEN}']\n[mail]\nbridge = '{store}'")
+    told = mistake(file, f"[admin]\ntoken = ['{TOKEN}']\n[queues]\nbridge = '{store}'")
     assert TOKEN not in told
     assert "sesame" not in told
     assert f"postgresql://ann:{HIDDEN}@db/x" in told
     assert "sesame" not in mistake(file, f"node.bind = '{store}'")
     assert "'short'" not in mistake(file, POSTROAD_ADMIN_TOKEN="short")
     loaded = load_config(
-        environ={"POSTROAD_ADMIN_TOKEN": TOKEN, "POSTROAD_MAIL_STORE": "postgresql://a:b@c/d"}
+        environ={"POSTROAD_ADMIN_TOKEN": TOKEN, "POSTROAD_QUEUES_STORE": "postgresql://a:b@c/d"}
     )
     assert loaded.config.admin.token == TOKEN
     assert loaded.shown("admin.token") == HIDDEN
-    assert loaded.shown("mail.store") == f"postgresql://a:{HIDDEN}@c/d"
+    assert loaded.shown("queues.store") == f"postgresql://a:{HIDDEN}@c/d"
     assert loaded.shown("tls.key") is None
 
 
@@ -275,9 +323,9 @@ def test_names_are_near_and_values_are_toml(file: Path) -> None:
     key = settings_keys()["services.tuning.metadata"]
     value = {"a b": [1, True, 'say "x"'], "c": {"d": 1.5}}
     assert tomllib.loads(f"it = {format_value(key, value)}")["it"] == value
-    known = ["mail.store", "mail.tuning.handler_s", "node.name"]
-    assert nearest("mail.stor", known) == "mail.store"
-    assert nearest("handler_s", known) == "mail.tuning.handler_s"
+    known = ["queues.store", "queues.tuning.handler_timeout_s", "node.name"]
+    assert nearest("queues.stor", known) == "queues.store"
+    assert nearest("handler_timeout_s", known) == "queues.tuning.handler_timeout_s"
     assert nearest("nodename", known) == "node.name"
     assert nearest("zzz", known) is None
 

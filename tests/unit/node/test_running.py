@@ -12,15 +12,15 @@ import pytest
 from postroad.core import Lifecycle
 from postroad.core.errors import ConfigError
 from postroad.durable import Message, Transaction
-from postroad.flows import Flow, flow
+from postroad.flows import FlowContext, flow
 from postroad.node import App, Node, NodeConfig
-from postroad.node.app import Consuming
+from postroad.node.consuming import Consuming
 from postroad.node.running import load_program, run_until_told
-from postroad.node.settings import MailSettings, NodeSettings
+from postroad.node.settings import NodeSettings, QueuesSettings
 from tests.support.cases import each
 from tests.support.deadlines import DEADLINE_S
 
-CONFIG = NodeConfig(node=NodeSettings(name="alpha"), mail=MailSettings(store="memory"))
+CONFIG = NodeConfig(node=NodeSettings(name="alpha"), queues=QueuesSettings(store="memory"))
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_program_that_cannot_be_loaded_is_told_in_one_line(write: Callable[..., 
     assert mistake().startswith("probe_app.py ends the process when it is imported; put what runs")
     write("x = 1\n")
     assert mistake() == (
-        "probe_app.py has nothing to run: no Service, no @flow, no @consumes, no Cell"
+        "probe_app.py has nothing to run: no Service, no @flow, no @consumer, no Cell"
     )
 
 
@@ -116,8 +116,8 @@ async def take_long() -> None:
 
 
 @flow
-async def wait(flow: Flow) -> None:
-    await flow.step(take_long)
+async def wait(ctx: FlowContext) -> None:
+    await ctx.step(take_long)
 
 
 async def test_second_signal_does_not_wait_for_what_runs() -> None:
@@ -125,7 +125,7 @@ async def test_second_signal_does_not_wait_for_what_runs() -> None:
     loop = asyncio.get_running_loop()
 
     async def begin() -> None:
-        await node.flows.begin(wait)
+        await node.flows.start_flow(wait)
         tell(signal.SIGTERM)
         loop.call_later(0.2, tell, signal.SIGINT)
 
@@ -160,7 +160,9 @@ async def test_second_signal_ends_a_handler_while_its_transaction_is_open() -> N
         await run_until_told(
             node,
             lambda it: None,
-            lambda it: tasks.append(asyncio.create_task(node.mail.post(node.name, "orders", b""))),
+            lambda it: tasks.append(
+                asyncio.create_task(node.queues.send("orders", b"", to=node.name))
+            ),
             drain_s=1000,
         )
     assert were_open == [True]
@@ -173,7 +175,7 @@ async def test_steps_that_take_longer_are_begun_again_with_the_next_start(
     node = Node(CONFIG, App(flows=[wait]))
 
     async def begin() -> None:
-        await node.flows.begin(wait)
+        await node.flows.start_flow(wait)
         tell(signal.SIGTERM)
 
     tasks = []

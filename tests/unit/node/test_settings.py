@@ -26,7 +26,7 @@ def test_defaults_need_nobody_and_the_store_can_be_elsewhere() -> None:
     assert config.tls is None
     assert config.store == f".postroad/{config.node.name}.db"
     assert str(config.admin_address) == "127.0.0.1:8222"
-    config = msgspec.convert({"mail": {"store": "memory"}}, NodeConfig)
+    config = msgspec.convert({"queues": {"store": "memory"}}, NodeConfig)
     assert config.store == "memory"
 
 
@@ -34,7 +34,7 @@ def test_defaults_need_nobody_and_the_store_can_be_elsewhere() -> None:
     (NodeSettings, {"name": "a b"}, "node name 'a b' contains ' '"),
     (NodeSettings, {"bind": "nowhere"}, "is not of the form host:port"),
     (NodeSettings, {"advertise": "host:99999"}, "the port must be 0 to 65535"),
-    (NodeSettings, {"layers": (Layer.FLOWS,)}, "'flows' needs 'mail', which is not listed"),
+    (NodeSettings, {"layers": (Layer.FLOWS,)}, "'flows' needs 'queues', which is not listed"),
     (NodeSettings, {"layers": (Layer.CELLS,)}, "'cells' needs 'cluster'"),
     (NodeSettings, {"secret": "short"}, "secret is shorter than 16 characters"),
     (NodeSettings, {"secret": "x" * 16, "secret_file": "f"}, "secret and secret_file: give one"),
@@ -76,8 +76,8 @@ def test_secret_of_a_file_with_lines_is_all_of_them(tmp_path: Path) -> None:
     ({}, False),
     ({"node": {"secret": "x" * 16}}, True),
     ({"node": {"secret_file": "secret"}}, True),
-    ({"tls": {"certificate": "c", "key": "k", "trust": "t"}}, True),
-    ({"tls": {"certificate": "c", "key": "k", "trust": "t", "is_mutual": False}}, False),
+    ({"tls": {"certificate": "c", "key": "k", "ca": "t"}}, True),
+    ({"tls": {"certificate": "c", "key": "k", "ca": "t", "mutual": False}}, False),
 )
 def test_node_is_closed_with_a_secret_or_mutual_tls(
     settings: dict[str, Any], is_closed: bool
@@ -92,7 +92,7 @@ def test_unknown_settings_are_refused_and_secrets_not_told() -> None:
     wrong: list[dict[str, Any]] = [
         {"nodes": {}},
         {"node": {"called": "a"}},
-        {"mail": {"stores": "x"}},
+        {"queues": {"stores": "x"}},
     ]
     for said in wrong:
         with pytest.raises(msgspec.ValidationError, match="unknown field"):

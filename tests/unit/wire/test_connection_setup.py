@@ -245,6 +245,30 @@ def test_requests_before_the_proof_are_refused() -> None:
     assert isinstance(server.failure, UnexpectedFrameError)
 
 
+def test_goodbye_of_a_client_before_its_proof_is_no_breach_at_the_server() -> None:
+    for has_server_hello in (False, True):
+        client = Side(ConnectionRole.CLIENT, make_config(secret=SECRET))
+        server = Side(ConnectionRole.SERVER, server_config(secret=SECRET))
+        server.give(client.take())
+        answer = server.take()
+        # Two bytes of the answer are the version; the hello of the server follows.
+        client.give(answer if has_server_hello else answer[:2])
+        client.machine.goodbye("no longer needed")
+        server.give(client.take())
+        assert server.failure is None
+        reasons = [event.reason for event in server.events if isinstance(event, GoodbyeFrame)]
+        assert reasons == (["no longer needed"] if has_server_hello else [])
+
+
+def test_client_that_rejects_the_hello_of_the_server_is_no_breach_at_the_server() -> None:
+    pair = Pair(
+        make_config(secret=SECRET), server_config(secret=SECRET), server_names=frozenset({"other"})
+    )
+    pair.settle()
+    assert isinstance(pair.client.failure, HandshakeRejectedError)
+    assert pair.server.failure is None
+
+
 def test_a_proof_where_there_is_no_secret_is_refused() -> None:
     pair = Pair()
     pair.settle()

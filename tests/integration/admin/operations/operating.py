@@ -13,8 +13,8 @@ import msgspec
 from postroad.admin.operations import OPERATIONS, NodeOffice, Office
 from postroad.cells import Cell, CellMessage, command
 from postroad.core.errors import Reject
-from postroad.durable import Message, Retry, Transaction
-from postroad.flows import Flow, FlowError, Session, flow, responds_to
+from postroad.durable import Message, RetryPolicy, Transaction
+from postroad.flows import FlowContext, FlowError, FlowSession, flow, responder
 from postroad.node import App, Consuming, Node
 from postroad.services import Context, Service, action, event
 from tests.support.deadlines import DEADLINE_S
@@ -100,31 +100,31 @@ async def double(number: int) -> int:
 
 
 @flow
-async def calculate(flow: Flow, number: int, wait: bool = False) -> int:
+async def calculate(ctx: FlowContext, number: int, wait: bool = False) -> int:
     """Doubles a number.
 
     And more.
     """
-    doubled = await flow.step(double, number)
-    flow.answer("doubled", lambda: doubled)
-    flow.answer("broken", lambda: 1 // 0)
+    doubled = await ctx.step(double, number)
+    ctx.set_query_handler("doubled", lambda: doubled)
+    ctx.set_query_handler("broken", lambda: 1 // 0)
     if wait:
-        doubled += await flow.signal("more", int)
-    return await flow.step(double, doubled)
+        doubled += await ctx.wait_for_signal("more", int)
+    return await ctx.step(double, doubled)
 
 
 @flow(concurrency=1)
-async def stumble(flow: Flow) -> None:
+async def stumble(ctx: FlowContext) -> None:
     raise KeyError("a bug")
 
 
 @flow
-async def refuse(flow: Flow) -> None:
+async def refuse(ctx: FlowContext) -> None:
     raise FlowError("no")
 
 
-@responds_to("elsewhere")
-async def respond(flow: Flow, session: Session) -> None:
+@responder("elsewhere")
+async def respond(ctx: FlowContext, session: FlowSession) -> None:
     """Answers others."""
 
 
@@ -134,7 +134,7 @@ async def take_order(message: Message, tx: Transaction) -> None:
 
 
 def make_app(**more: Any) -> App:
-    consumer = Consuming(queue="orders", handler=take_order, retry=Retry(attempts=1))
+    consumer = Consuming(queue="orders", handler=take_order, retry=RetryPolicy(max_attempts=1))
     parts: dict[str, Any] = {
         "services": [Greeter()],
         "flows": [calculate, stumble, refuse, respond],

@@ -9,13 +9,19 @@ import pytest
 from postroad.admin.errors import InvalidRequest, NotFound, ProgramFailed
 from postroad.admin.operations import at_rest
 from postroad.core.errors import UsageError
-from postroad.flows import Draining, NoSuchFlow, NoSuchSchedule, Status, WrongSignal
+from postroad.flows import (
+    DrainingError,
+    FlowNotFoundError,
+    FlowStatus,
+    ScheduleNotFoundError,
+    WrongSignalError,
+)
 
 from .operating import Operator, calculate, operated
 
 
 async def until_done(operator: Operator, id: str) -> None:
-    await operator.until(lambda it: it.status is Status.DONE, "flow.show", id=id)
+    await operator.until(lambda it: it.status is FlowStatus.COMPLETED, "flow.show", id=id)
 
 
 async def test_a_flow_is_begun_looked_at_and_signalled(operator: Operator) -> None:
@@ -31,11 +37,11 @@ async def test_a_flow_is_begun_looked_at_and_signalled(operator: Operator) -> No
         await operator.do("flow.query", id=begun.id, name="broken")
     shown = await operator.until(lambda it: it.waits_for, "flow.show", id=begun.id)
     assert (shown.waits_for, shown.result, shown.forked_from) == (["signal more"], None, None)
-    assert (await operator.do("flow.pause", id=begun.id)).status is Status.PAUSED
-    assert (await operator.do("flow.resume", id=begun.id)).status is Status.RUNNING
-    with pytest.raises(WrongSignal, match="asks for no signal 'moree'; did you mean 'more'"):
+    assert (await operator.do("flow.pause", id=begun.id)).status is FlowStatus.PAUSED
+    assert (await operator.do("flow.resume", id=begun.id)).status is FlowStatus.RUNNING
+    with pytest.raises(WrongSignalError, match="asks for no signal 'moree'; did you mean 'more'"):
         await operator.do("flow.signal", id=begun.id, name="moree", value=4)
-    with pytest.raises(WrongSignal, match="Expected `int`, got `str`"):
+    with pytest.raises(WrongSignalError, match="Expected `int`, got `str`"):
         await operator.do("flow.signal", id=begun.id, name="more", value="abc")
     await operator.do("flow.signal", id=begun.id, name="more", value=4)
     await until_done(operator, begun.id)
@@ -51,7 +57,7 @@ async def test_a_flow_is_begun_looked_at_and_signalled(operator: Operator) -> No
     assert (fork.forked_from, fork.forked_step) == (begun.id, 1)
     assert fork.started_at >= shown.ended_at
     killed = await operator.do("flow.kill", id=fork.id, reason="a test")
-    assert (killed.status, killed.error) == (Status.KILLED, "FlowKilled: a test")
+    assert (killed.status, killed.error) == (FlowStatus.KILLED, "FlowKilledError: a test")
 
 
 async def test_flows_are_listed_and_counted(operator: Operator) -> None:
@@ -59,8 +65,8 @@ async def test_flows_are_listed_and_counted(operator: Operator) -> None:
     await until_done(operator, done.id)
     failed = await operator.do("flow.begin", flow="refuse")
     parked = await operator.do("flow.begin", flow="stumble")
-    await operator.until(lambda it: it.status is Status.PARKED, "flow.show", id=parked.id)
-    await operator.until(lambda it: it.status is Status.FAILED, "flow.show", id=failed.id)
+    await operator.until(lambda it: it.status is FlowStatus.PARKED, "flow.show", id=parked.id)
+    await operator.until(lambda it: it.status is FlowStatus.FAILED, "flow.show", id=failed.id)
     logged = [it.text for it in await operator.do("node.logs") if it.logger == "postroad.flows"]
     assert any(f"flow {parked.id} of stumble is parked at" in it for it in logged)
     counts = await operator.do("flow.counts")
@@ -78,11 +84,11 @@ async def test_what_does_not_exist_is_told(operator: Operator) -> None:
         await operator.do("flow.begin", flow="calkulate")
     with pytest.raises(InvalidRequest, match="`number` is missing"):
         await operator.do("flow.begin", flow="calculate")
-    with pytest.raises(NoSuchFlow):
+    with pytest.raises(FlowNotFoundError):
         await operator.do("flow.show", id="0123456789abcdef")
-    with pytest.raises(NoSuchFlow):
+    with pytest.raises(FlowNotFoundError):
         await operator.do("flow.show", id="nobody")
-    with pytest.raises(NoSuchSchedule):
+    with pytest.raises(ScheduleNotFoundError):
         await operator.do("flow.pause-schedule", name="daily")
 
 
@@ -107,7 +113,7 @@ async def test_definitions_tell_what_flows_take(operator: Operator) -> None:
 async def test_a_node_that_drains_begins_no_flows(operator: Operator) -> None:
     assert (await operator.do("flow.drain", timeout_s=1)).left == 0
     assert (await operator.do("flow.counts")).is_draining
-    with pytest.raises(Draining):
+    with pytest.raises(DrainingError):
         await operator.do("flow.begin", flow="refuse")
     assert not (await operator.do("flow.undrain")).is_draining
     await operator.do("flow.begin", flow="refuse")
@@ -131,7 +137,7 @@ async def test_the_flows_of_a_node_at_rest(tmp_path: Path) -> None:
             "flow.begin", flow="calculate", arguments=arguments, client_id="mine"
         )
         parked = await operator.do("flow.begin", flow="stumble")
-        await operator.until(lambda it: it.status is Status.PARKED, "flow.show", id=parked.id)
+        await operator.until(lambda it: it.status is FlowStatus.PARKED, "flow.show", id=parked.id)
         await operator.until(lambda it: len(it) == 1, "flow.history", id=waiting.id)
     store = str(tmp_path / "alpha.db")
     async with at_rest(store, can_change=False) as office:
@@ -147,7 +153,7 @@ async def test_the_flows_of_a_node_at_rest(tmp_path: Path) -> None:
     async with at_rest(store, can_change=True) as office:
         resting = Operator(office)
         await resting.do("flow.signal", id=waiting.id, name="more", value=1)
-        assert (await resting.do("flow.kill", id=parked.id)).status is Status.KILLED
+        assert (await resting.do("flow.kill", id=parked.id)).status is FlowStatus.KILLED
         for operation in ("flow.definitions", "flow.schedules", "flow.drain"):
             with pytest.raises(UsageError, match="needs a running node"):
                 await resting.do(operation)
@@ -156,7 +162,7 @@ async def test_the_flows_of_a_node_at_rest(tmp_path: Path) -> None:
 
 
 async def test_a_store_that_never_had_flows(tmp_path: Path) -> None:
-    layers = {"layers": ["cluster", "mail"]}
+    layers = {"layers": ["cluster", "queues"]}
     from postroad.node import App
 
     async with operated(tmp_path, app=App(), node=layers) as operator:

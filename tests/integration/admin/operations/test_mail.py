@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from postroad.admin.errors import NotFound
+from postroad.admin.errors import InvalidRequest, NotFound
 from postroad.admin.operations import at_rest
 from postroad.core.errors import DeadLetterNotFoundError, StoreLockedError, UsageError
-from postroad.durable import Message, Retry, Transaction
-from postroad.node import Consuming
+from postroad.durable import Message, RetryPolicy, Transaction
+from postroad.node import Consuming, Queue
 
 from .operating import Operator, make_app, operated
 
@@ -42,11 +43,35 @@ async def test_messages_are_posted_and_peeked_at(operator: Operator) -> None:
         await operator.do("queue.peek", queue="letters", id="x1")
 
 
+class Order(msgspec.Struct):
+    item: str
+    count: int = 1
+
+
+async def test_typed_queue_shows_its_schema_and_refuses_what_its_consumer_could_not_read(
+    tmp_path: Path,
+) -> None:
+    async with operated(tmp_path, app=make_app(queues=[Queue("parcels", Order)])) as operator:
+        view = await operator.do("queue.schema", queue="parcels")
+        assert (view.type, view.schema["required"]) == ("Order", ["item"])
+        untyped = await operator.do("queue.schema", queue="letters")
+        assert (untyped.type, untyped.schema) == (None, None)
+        elsewhere = await operator.do("queue.schema", queue="parcels", peer="beta")
+        assert (elsewhere.node, elsewhere.schema) == ("beta", None)
+        with pytest.raises(InvalidRequest, match=r"parcels does not take this: .*\$\.count"):
+            await operator.do("queue.post", queue="parcels", body={"item": "tea", "count": "two"})
+        await operator.do("queue.post", queue="parcels", body={"item": "tea"})
+        (message,) = await operator.do("queue.peek", queue="parcels")
+        assert message.body == '{"item":"tea"}'
+
+
 async def test_what_was_tried_is_shown(tmp_path: Path) -> None:
     async def put_off(message: Message, tx: Transaction) -> None:
         raise OSError("not now")
 
-    later = Consuming(queue="orders", handler=put_off, retry=Retry(first_s=3_600, max_s=3_600))
+    later = Consuming(
+        queue="orders", handler=put_off, retry=RetryPolicy(initial_delay_s=3_600, max_delay_s=3_600)
+    )
     async with operated(tmp_path, app=make_app(consumers=[later])) as operator:
         at = {"queue": "orders"}
         await operator.do("queue.post", body="tea", **at)
@@ -54,7 +79,7 @@ async def test_what_was_tried_is_shown(tmp_path: Path) -> None:
         assert (tried.body, tried.error, tried.is_held) == ("tea", "OSError: not now", False)
         assert tried.next_try_at > tried.posted_at
         queue = await operator.do("queue.show", **at)
-        assert (queue.handled, queue.failed, queue.oldest_s is None) == (0, 1, False)
+        assert (queue.handled, queue.failed, queue.oldest_age_s is None) == (0, 1, False)
         overview = await operator.until(lambda it: it.failed_per_s > 0, "node.overview")
         assert overview.handled_per_s == 0
 
@@ -117,7 +142,7 @@ async def test_bridges_to_peers_that_are_away(operator: Operator) -> None:
     assert (await operator.do("bridge.reset", peer="gamma")).epoch == 2
     assert (await operator.do("bridge.purge", peer="gamma")).count == 1
     emptied = await operator.do("bridge.show", peer="gamma")
-    assert (emptied.depth, emptied.oldest_s, emptied.posted) == (0, None, 1)
+    assert (emptied.depth, emptied.oldest_age_s, emptied.posted) == (0, None, 1)
     await operator.do("queue.post", queue="letters", peer="gamma", body="ho")
     assert (await operator.do("bridge.show", peer="gamma")).depth == 1
     assert (await operator.do("bridge.purge", peer="gamma")).count == 1

@@ -11,7 +11,7 @@ import pytest
 
 from postroad.admin.operations import NodeOffice
 from postroad.core.errors import UsageError
-from postroad.flows import Status
+from postroad.flows import FlowStatus
 from postroad.node import App, Node
 from tests.support.node.configs import config_of
 
@@ -23,13 +23,13 @@ async def test_a_node_that_is_well_says_what_it_is(tmp_path: Path) -> None:
         node = await operator.do("node.show")
         assert (node.name, node.cluster, node.pid) == ("alpha", "postroad", os.getpid())
         assert (node.state, node.reasons, node.is_secure) == ("running", [], False)
-        assert node.layers == ["cluster", "cells", "mail", "services", "flows"]
+        assert node.layers == ["cluster", "cells", "queues", "services", "flows"]
         assert node.store == str(tmp_path / "alpha.db")
         assert node.memory_bytes > 1_000_000
         assert node.started_at is not None
         health = await operator.do("node.health")
         assert (health.is_ready, health.reasons) == (True, [])
-        assert {it.name for it in health.checks} >= {"node", "mail", "flows", "disk", "pipeline"}
+        assert {it.name for it in health.checks} >= {"node", "queues", "flows", "disk", "pipeline"}
         assert {it.status for it in health.checks} == {"ok"}
         overview = await operator.do("node.overview")
         assert (overview.troubles, overview.dead, overview.waiting) == ([], 0, 0)
@@ -41,7 +41,7 @@ async def test_a_node_that_is_well_says_what_it_is(tmp_path: Path) -> None:
 async def test_everything_that_is_wrong_is_told(operator: Operator) -> None:
     await operator.do("queue.post", queue="orders", body="bad")
     parked = await operator.do("flow.begin", flow="stumble")
-    await operator.until(lambda it: it.status is Status.PARKED, "flow.show", id=parked.id)
+    await operator.until(lambda it: it.status is FlowStatus.PARKED, "flow.show", id=parked.id)
     await operator.do("queue.post", queue="letters", peer="gamma", body="hi")
     await operator.do("queue.pause", queue="orders")
     await operator.do("bridge.pause", peer="gamma")
@@ -67,7 +67,7 @@ async def test_everything_that_is_wrong_is_told(operator: Operator) -> None:
     checks = {it.name: it for it in health.checks}
     # People must look at it, but it does its work.
     assert health.is_ready
-    assert (checks["mail"].status, checks["mail"].detail) == (
+    assert (checks["queues"].status, checks["queues"].detail) == (
         "warning",
         "1 dead letter, and 2 more",
     )
@@ -129,7 +129,7 @@ async def test_settings_without_secrets(tmp_path: Path) -> None:
     async with node:
         settings = {it.key: it for it in await Operator(NodeOffice(node)).do("node.config")}
         assert (settings["node.name"].value, settings["node.name"].origin) == ("alpha", "--name")
-        assert settings["mail.tuning.handler_s"].origin == "default"
+        assert settings["queues.tuning.handler_timeout_s"].origin == "default"
         assert settings["node.data"].origin == "configuration"
         assert token not in str(settings)
         assert settings["admin.token"].value == "********"
@@ -159,7 +159,7 @@ async def test_a_node_with_few_layers(tmp_path: Path) -> None:
         assert ([it.id for it in found.nodes], found.edges) == (["node:alpha"], [])
         (hit,) = await operator.do("search.find", text="lpha")
         assert (hit.kind, hit.id) == ("node", "alpha")
-        with pytest.raises(UsageError, match="no Mail"):
+        with pytest.raises(UsageError, match="no DurableQueues"):
             await operator.do("queue.ls")
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from postroad.cells import CellDomain, CellMessage
-from postroad.cells.delivery.fast_paths import DeliverFastPath, ForwardFastPath, ReplyFastPath
+from postroad.cells import CellDomain, CellMessage, FunctionCell
+from postroad.cells.delivery.fast_paths import (
+    DeliverFastPath,
+    ForwardFastPath,
+    NoFastPath,
+    ReplyFastPath,
+)
 from postroad.core.errors import MessagingError
 from tests.support.cells.nodes import Domains, Gate, Inbox, cut, link_of, quick
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -83,7 +89,7 @@ async def test_every_domain_on_the_way_takes_the_short_one() -> None:
         domains["S2"].add_function("cell", inbox)
         for _ in range(CALLS):
             assert await domains["S1"].call("cell@S2", b"x") == b"x"
-        assert domains["S1"]._call_fast_paths["cell@S2"] is not None
+        assert domains["S1"]._call_routes["cell@S2"] is not None
         assert DeliverFastPath in ways_of(domains["S2"], "C1")
         assert ReplyFastPath in ways_of(domains["S1"], "C1")
         assert {*ways_of(domains["C1"], "S1"), *ways_of(domains["C1"], "S2")} == {ForwardFastPath}
@@ -164,3 +170,107 @@ async def test_a_message_without_time_is_not_handled_the_short_way() -> None:
         await domains["S1"].call("cell@S2", b"y")
         assert len(inbox.messages) - handled <= 2
         assert inbox.payloads[-1] == b"y"
+
+
+def way_of(domain: CellDomain, peer: str, route: bytes) -> object:
+    """What a domain remembers for the messages of a peer that have this in their route."""
+    ways = link_of(domain, peer)._fast_paths
+    [way] = [way for prefix, way in ways.items() if route in prefix]
+    return way
+
+
+@pytest.mark.parametrize("destination", ["cell@S2", "work"])
+async def test_one_way_messages_take_the_short_way(destination: str) -> None:
+    async with Domains(1, 2) as domains:
+        inbox = Inbox()
+        domains["S2"].add_function("cell", inbox, consume=["work"])
+        await domains["S2"].wait_routes_acknowledged()
+        for n in range(CALLS):
+            await domains["S1"].send(destination, b"%d" % n)
+        await eventually(lambda: len(inbox.messages) == CALLS)
+        assert inbox.payloads == [b"%d" % n for n in range(CALLS)]
+        assert len({it.route_name for it in inbox.messages}) == 1
+        assert not any(it.wants_reply for it in inbox.messages)
+        route = destination.encode()
+        assert type(way_of(domains["C1"], "S1", route)) is ForwardFastPath
+        assert type(way_of(domains["S2"], "C1", route)) is DeliverFastPath
+
+
+async def test_one_way_messages_fail_alike() -> None:
+    async with Domains(1, 2) as domains:
+        for handler in (fail, fail_later):
+            domains["S2"].add_function("cell", handler)
+            before = domains["S2"].statistics().failed
+            for _ in range(CALLS):
+                await domains["S1"].send("cell@S2", b"x")
+            failed = before + CALLS
+            await eventually(lambda: domains["S2"].statistics().failed == failed)  # noqa: B023
+            await domains["S2"].remove_cell("cell")
+
+
+def has_news(inbox: Inbox, expected: list[bytes]) -> bool:
+    return [it.payload for it in inbox.messages if it.route_name == "news"] == expected
+
+
+async def test_that_there_is_no_short_way_is_remembered() -> None:
+    async with Domains(1, 3) as domains:
+        inboxes = {name: Inbox() for name in ("S2", "S3")}
+        for name, inbox in inboxes.items():
+            domains[name].add_function("cell", inbox, subscribe=["news"], consume=["work"])
+            await domains[name].wait_routes_acknowledged()
+        for n in range(CALLS):
+            domains["S1"].publish("news", b"%d" % n)
+            await domains["S1"].send("work", b"w")
+        expected = [b"%d" % n for n in range(CALLS)]
+        for inbox in inboxes.values():
+            await eventually(partial(has_news, inbox, expected))
+        await eventually(
+            lambda: sum(len(inbox.messages) for inbox in inboxes.values()) == 3 * CALLS
+        )
+        core = domains["C1"]
+        ways = [way_of(core, "S1", name) for name in (b"news", b"work")]
+        assert {*map(type, ways)} == {NoFastPath}
+        # One of several consumers remains: then all messages go to it.
+        domains["S3"].stop_consuming("cell", "work")
+        await eventually(lambda: len(core.table.queues("work")) == 1)
+        for _ in range(2):
+            await domains["S1"].call("work", b"x")
+        assert type(way_of(core, "S1", b"work")) is ForwardFastPath
+        assert way_of(core, "S1", b"news") is ways[0]
+
+
+async def test_a_change_leaves_other_short_ways_alone() -> None:
+    async with Domains(1, 3) as domains:
+        domains["S2"].add_function("cell", Inbox())
+        for _ in range(2):
+            await domains["S1"].call("cell@S2", b"x")
+        kept = [
+            domains["S1"]._call_routes["cell@S2"],
+            way_of(domains["C1"], "S1", b"cell@S2"),
+            way_of(domains["S2"], "C1", b"cell@S2"),
+        ]
+        domains["S3"].add_function("other", Inbox(), consume=["work"], subscribe=["news"])
+        domains["S2"].add_function("third", Inbox(), consume=["more"])
+        await domains["S3"].wait_routes_acknowledged()
+        await domains["S2"].wait_routes_acknowledged()
+        await cut(domains["S3"], "C1")
+        assert await domains["S1"].call("cell@S2", b"x") == b"x"
+        assert kept == [
+            domains["S1"]._call_routes["cell@S2"],
+            way_of(domains["C1"], "S1", b"cell@S2"),
+            way_of(domains["S2"], "C1", b"cell@S2"),
+        ]
+
+
+async def test_calls_of_cells_take_short_ways_of_their_own() -> None:
+    async with Domains(1, 2) as domains:
+        inbox = Inbox()
+        domains["S2"].add_function("cell", inbox)
+        callers = [FunctionCell(name, answer_nothing) for name in ("one", "two")]
+        for caller in callers:
+            await domains["S1"].add_cell(caller)
+        for _ in range(CALLS):
+            for caller in callers:
+                assert await caller.call("cell@S2", b"x") == b"x"
+        assert [str(it.sender) for it in inbox.messages] == ["one@S1", "two@S1"] * CALLS
+        assert len(domains["S1"]._call_routes) == 2

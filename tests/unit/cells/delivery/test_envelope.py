@@ -20,7 +20,11 @@ from postroad.cells.delivery.envelope import (
 )
 from postroad.cells.delivery.envelope_codec import (
     decode_envelope,
+    decode_short_reply,
+    decode_short_request,
     encode_envelope,
+    encode_reply,
+    encode_request,
     encode_route,
     is_expired,
     route_prefix,
@@ -135,6 +139,65 @@ def test_what_a_domain_in_between_looks_at() -> None:
     assert is_expired(late, len(route_prefix(late)))
     for_ever = encode_envelope(PLAIN)
     assert not is_expired(for_ever, len(route_prefix(for_ever)))
+
+
+def test_short_layouts_are_those_of_all_envelopes(subtests: pytest.Subtests) -> None:
+    source = CellPath.parse("p@S1:*@S1")
+    route = encode_route(PLAIN.destination, source)
+    for size in (0, 1, 255, 256, 70_000):
+        payload = bytes(size)
+        for ttl_ms in (1, TTL_MS_MAX):
+            asked = request(
+                destination=PLAIN.destination, payload=payload, ttl_ms=ttl_ms, wants_reply=True
+            )
+            with subtests.test(size=size, ttl_ms=ttl_ms):
+                data = encode_request(route, ttl_ms, ONE, payload)
+                assert data == encode_envelope(asked)
+                expected = (ttl_ms, ONE, payload) if size < 256 else None
+                assert decode_short_request(data, len(route)) == expected
+        for ttl in (None, 1):
+            for content_type in ("", "text"):
+                reply = request(
+                    destination=PLAIN.destination, kind=MessageKind.REPLY, in_reply_to=TWO,
+                    ttl_ms=ttl, payload=payload, content_type=content_type,
+                )  # fmt: skip
+                with subtests.test(size=size, ttl_ms=ttl, content_type=content_type):
+                    data = encode_reply(route, ttl, ONE, TWO, content_type, payload)
+                    assert data == encode_envelope(reply)
+                    is_short = size < 256 and not content_type
+                    expected_reply = (TWO, payload) if is_short else None
+                    assert decode_short_reply(data, len(route)) == expected_reply
+
+
+def test_whatever_differs_from_a_short_layout_is_decoded_in_full(
+    subtests: pytest.Subtests,
+) -> None:
+    at = len(encode_route(PLAIN.destination, request().source))
+    others = [
+        request(wants_reply=False),
+        request(wants_reply=True, ttl_ms=0),
+        request(wants_reply=True, session="s"),
+        request(wants_reply=True, headers={"a": "b"}),
+        request(wants_reply=True, suppress_errors=True),
+        request(wants_reply=True, content_type="text"),
+        request(kind=MessageKind.ERROR, in_reply_to=TWO),
+        request(kind=MessageKind.REPLY, in_reply_to=TWO, session="s"),
+    ]
+    for envelope in others:
+        with subtests.test(envelope=envelope):
+            data = encode_envelope(msgspec.structs.replace(envelope, destination=PLAIN.destination))
+            assert decode_short_request(data, at) is None
+            assert decode_short_reply(data, at) is None
+    route = encode_route(PLAIN.destination, request().source)
+    ttl_of_nobody = (1 << 64) - 2
+    for data, decode in [
+        (encode_request(route, 1, ONE, b"abc"), decode_short_request),
+        (encode_reply(route, 1, ONE, TWO, "", b"abc"), decode_short_reply),
+    ]:
+        wrong = [data[:end] for end in range(at, len(data))] + [data + b"x"]
+        wrong.append(data[: at + 1] + ttl_of_nobody.to_bytes(8) + data[at + 9 :])
+        assert [decode(it, at) for it in wrong] == [None] * len(wrong)
+        assert decode(data, at) is not None
 
 
 def test_an_envelope_has_a_limit_at_both_ends() -> None:

@@ -58,7 +58,7 @@ def test_a_failure_is_raised_as_what_it_is_if_that_is_known(subtests: pytest.Sub
             assert type(raised) is error
             assert raised.retryable == error.retryable
             assert raised.outcome is Outcome.REPLIED
-            assert str(raised) == "why [subject 'z@S2' to S2; outcome known]"
+            assert str(raised) == "why [subject 'z@S2' to S2; outcome replied]"
 
     failure = DeliveryFailure.of(ReplyTimeoutError, "late", hop=None, at="S2")
     raised = failure.to_error()

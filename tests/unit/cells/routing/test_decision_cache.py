@@ -1,5 +1,7 @@
 """The switch: what it remembers, what it does not, and that neither changes a decision."""
 
+from typing import Any
+
 import pytest
 
 from postroad.cells import CellPath, NoRouteError, Role, Route, RouteTable
@@ -200,6 +202,37 @@ def test_decision_cache_update_clears_plans() -> None:
     decision_cache.update(RouteTable(LINKS), cells)
     cells.add("new")
     assert failure_of(decision_cache.decide(make_envelope("new", "p@S1")))[0] == NoRouteError.code
+
+
+def test_decision_cache_change_keeps_what_it_does_not_touch(subtests: pytest.Subtests) -> None:
+    kept = {"a", "b@S1", "x@S2", "q", "T", "y"}
+    changes: list[tuple[str, dict[str, Any], set[str]]] = [
+        ("a queue", {"added": [Route.to_queue("q", at("*@C1"))]}, {"q"}),
+        ("a topic", {"added": [Route.to_topic("T", at("*@C2"))]}, {"T"}),
+        ("an alias", {"added": [Route.alias(at("z@S2"), at("a"))]}, {"x@S2"}),
+        ("an exact route", {"added": [Route.to_address(at("y"), at("to-C1@S1"))]}, {"y"}),
+        ("defaults", {"deleted": DEFAULTS[:1]}, {"y", "T"}),
+        ("another name", {"added": [Route.to_queue("other", at("*@C1"))]}, set()),
+        ("another domain", {"added": [Route.to_domain("S9", at("to-C1@S1"))]}, set()),
+    ]
+    for title, change, forgotten in changes:
+        with subtests.test(change=title):
+            pair = Pair(*TOPIC, *DEFAULTS, Route.to_queue("q", at("*@S2")))
+            for path in kept:
+                assert pair.remembers(path)
+            pair.table = pair.table.changed(**change)
+            pair.decision_cache.update(pair.table, CELLS)
+            assert {it for it in kept if pair.decide(it).steps_log} == forgotten
+
+
+def test_decision_cache_forgets_what_it_indexed() -> None:
+    pair = Pair(*QUEUE, *TOPIC, *DEFAULTS)
+    for path in ("a", "Q", "T", "x@S2", "y"):
+        for _ in range(20):
+            pair.decide(path)
+    assert len(pair.decision_cache.cache) > 5
+    pair.decision_cache.update(RouteTable(), ())
+    assert pair.decision_cache.size == len(pair.decision_cache.cache) == 0
 
 
 def test_decision_cache_size_is_bounded() -> None:

@@ -14,7 +14,7 @@ from postroad.cells import (
     RouteType,
 )
 from postroad.cells.addresses import DomainInfo
-from postroad.cells.routing.route_table import check_route_target, filter_routes, format_routes
+from postroad.cells.routing.route_table import check_route_target, filter_routes
 from postroad.core.errors import ConfigError
 
 A, B = CellAddress("a", "S1"), CellAddress("b", "S1")
@@ -107,7 +107,12 @@ def test_a_change_makes_another_table_of_the_routes_by_type() -> None:
         Route.default(C1),
     ]
     table = RouteTable(routes)
-    found = [table.topics("n"), table.queues("n"), table.exacts(x), table.domains("S2")]
+    found = [
+        table.topics("n"),
+        table.queues("n"),
+        table.at((RouteType.EXACT, x.cell, x.domain)),
+        table.domains("S2"),
+    ]
     assert [list(it) for it in found] == [routes[:1], routes[1:2], routes[2:4], routes[4:5]]
     assert list(table.defaults()) == routes[5:]
     assert list(table.topics("other")) == []
@@ -243,20 +248,16 @@ LISTED = [
 
 
 def test_routes_are_listed_in_order_and_selected() -> None:
-    assert format_routes(filter_routes(LISTED)) == (
-        "TYPE     DESTINATION  TARGET    ZONE\n"
-        "topic    T@*          a@S1\n"
-        "topic    U@*          a@S1\n"
-        "alias    x@local      b@S1\n"
-        "exact    x@local      a@S1\n"
-        "queue    Q@*          *@S2\n"
-        "queue    Q@*          a@S1\n"
-        "domain   *@S2         to-S2@S1\n"
-        "default  *@*          *@C1      east"
-    )
-
-    assert format_routes([]) == "TYPE  DESTINATION  TARGET  ZONE"
-
+    assert list(map(str, filter_routes(LISTED))) == [
+        "topic T@* -> a@S1",
+        "topic U@* -> a@S1",
+        "alias x@local -> b@S1",
+        "exact x@local -> a@S1",
+        "queue Q@* -> *@S2",
+        "queue Q@* -> a@S1",
+        "domain *@S2 -> to-S2@S1",
+        "default *@* -> *@C1 zone east",
+    ]
     assert filter_routes(LISTED, type=RouteType.DEFAULT) == LISTED[:1]
     assert filter_routes(LISTED, destination="Q*") == LISTED[2:4]
     assert filter_routes(LISTED, target="to-??@S1") == LISTED[1:2]

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from postroad.durable import Letter, MailConfig, MemoryDisk, MemoryStore, Store
+from postroad.durable import DurableQueuesConfig, MemoryDisk, MemoryStore, Store, StoredMessage
 from postroad.pipeline import QueueInput
 from postroad.pipeline.connectors import Position, Split
 from tests.support.durable.nodes import QUEUE, make_letter, opened
@@ -63,7 +63,7 @@ async def reading(
     after: Position | None = None,
     *,
     bounded: bool = False,
-    config: MailConfig | None = None,
+    config: DurableQueuesConfig | None = None,
 ) -> AsyncIterator[Reading]:
     """A process that reads the queue."""
     async with opened(MemoryStore(disk), NODE, config) as store:
@@ -75,5 +75,5 @@ async def reading(
             await connector.close()
 
 
-def letters(*ids: int) -> list[Letter]:
+def letters(*ids: int) -> list[StoredMessage]:
     return [make_letter(id, body=b'{"n":%d}' % id) for id in ids]

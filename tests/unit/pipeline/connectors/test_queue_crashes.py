@@ -11,7 +11,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from postroad.durable import Letter, MemoryDisk, MemoryStore, Store
+from postroad.durable import MemoryDisk, MemoryStore, Store, StoredMessage
 from postroad.durable.store import queries as query
 from postroad.pipeline import (
     Job,
@@ -102,7 +102,7 @@ class Node(Mortal):
         assert set(sizes) == {NODE}
 
 
-def numbers(letters: list[Letter]) -> list[int]:
+def numbers(letters: list[StoredMessage]) -> list[int]:
     return sorted(msgspec.json.decode(it.body)["n"] for it in letters)
 
 

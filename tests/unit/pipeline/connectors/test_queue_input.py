@@ -9,10 +9,16 @@ import time
 import pytest
 
 from postroad.core.errors import ConfigError, UsageError
-from postroad.durable import Letter, MemoryDisk, MemoryStore, Reason, StoreOperations
-from postroad.durable.letters import NEVER_MS
+from postroad.durable import (
+    DeadLetterReason,
+    DurableQueuesAdmin,
+    MemoryDisk,
+    MemoryStore,
+    StoredMessage,
+)
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger
+from postroad.durable.stored_messages import NEVER_MS
 from postroad.pipeline import QueueInput
 from postroad.pipeline.connectors.queue import input as queue_input
 from postroad.pipeline.connectors.queue import splits as queue_slices
@@ -26,7 +32,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def put_now(it: Reading, *found: Letter) -> None:
+async def put_now(it: Reading, *found: StoredMessage) -> None:
     """Put letters into the queue that were received now."""
 
     def write(ledger: Ledger) -> None:
@@ -153,7 +159,7 @@ async def test_a_queue_that_was_purged_is_read_from_its_beginning() -> None:
     async with reading(disk) as it:
         await put_now(it, *letters(*range(1, 21)))
         slices = [*await it.cut(5), *await it.cut()]
-        assert await StoreOperations(it.store).purge(QUEUE) == 20
+        assert await DurableQueuesAdmin(it.store).purge(QUEUE) == 20
     # What comes later was received later.
     await asyncio.sleep(0.002)
     async with reading(disk, slices, it.after) as again:
@@ -169,7 +175,7 @@ async def test_a_purge_while_slices_are_being_read() -> None:
     async with reading() as it:
         await put(it.store, *letters(*range(1, 11)))
         slices = await it.cut(5)
-        await StoreOperations(it.store).purge(QUEUE)
+        await DurableQueuesAdmin(it.store).purge(QUEUE)
         await put(it.store, *letters(11, 12))
         assert it.ids(await it.cut()) == [11, 12]
         await it.settle(slices)
@@ -194,7 +200,11 @@ async def test_urgent_letters_come_first_and_patient_ones_last() -> None:
 async def test_delayed_letters_are_read_when_they_are_due(clock: Clock) -> None:
     async with reading() as it:
         soon = clock() + 50
-        await put(it.store, make_letter(1, due_ms=soon), make_letter(2, due_ms=soon + 100_000))
+        await put(
+            it.store,
+            make_letter(1, deliver_at_ms=soon),
+            make_letter(2, deliver_at_ms=soon + 100_000),
+        )
         assert await it.cut() == []
         await asyncio.wait_for(it.connector.wait(DEADLINE_S), DEADLINE_S / 2)
         assert await it.cut() == []
@@ -229,7 +239,7 @@ async def test_expired_letters_are_dead() -> None:
         assert sum(it.estimated_segments for it in slices) == 4
         dead = await it.store.read(query.list_dead, QUEUE, 0, 100)
         assert sorted(it.letter.id for it in dead) == [1, 3, 5, 7, 8, 9]
-        assert {it.reason for it in dead} == {Reason.EXPIRED}
+        assert {it.reason for it in dead} == {DeadLetterReason.EXPIRED}
     async with reading(disk, slices, it.after) as again:
         assert again.ids(slices) == [2, 4, 6, 10]
         await again.settle(slices)
@@ -258,9 +268,9 @@ async def test_letters_that_expire_in_a_page_that_is_read_in_parts(clock: Clock)
 async def test_a_paused_queue_is_not_read() -> None:
     async with reading() as it:
         await put(it.store, *letters(1, 2))
-        await StoreOperations(it.store).pause(QUEUE)
+        await DurableQueuesAdmin(it.store).pause(QUEUE)
         assert await it.cut() == []
-        await StoreOperations(it.store).resume(QUEUE)
+        await DurableQueuesAdmin(it.store).resume(QUEUE)
         assert it.ids(await it.cut()) == [1, 2]
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.durable import MailConfig, MemoryStore, Store
+from postroad.durable import DurableQueuesConfig, MemoryStore, Store
 from postroad.durable.names import KEY_BYTES_MAX
 from postroad.durable.store import queries as query
 from postroad.pipeline import LocalRunner, MemoryInput, QueueOutput, Segment, Task, make_output
@@ -41,11 +41,11 @@ async def test_a_message_has_the_id_of_the_output_and_no_more_bits_than_it_may()
         first, second = await store.read(query.browse_outbox, PEER, 10)
     assert (first.id, second.id) == (5, (1 << 63) - 1)
     assert (first.queue, first.body, first.key) == (RESULTS, b'{"n":1}', None)
-    assert first.posted_ms > 1_600_000_000_000
+    assert first.sent_ms > 1_600_000_000_000
 
 
 async def test_messages_are_bound_to_pages_of_the_size_that_the_node_wants() -> None:
-    config = MailConfig(page_letters_max=4)
+    config = DurableQueuesConfig(batch_messages_max=4)
     async with opened(MemoryStore(), NODE, config) as store:
         connector = QueueOutput(store, PEER, RESULTS)
         await connector.open("job+", [])
@@ -58,7 +58,7 @@ async def test_messages_are_bound_to_pages_of_the_size_that_the_node_wants() -> 
 
 
 async def test_what_is_too_large_for_a_message_is_refused() -> None:
-    async with opened(MemoryStore(), NODE, MailConfig(message_bytes_max=100)) as store:
+    async with opened(MemoryStore(), NODE, DurableQueuesConfig(message_bytes_max=100)) as store:
         connector = QueueOutput(store, PEER, RESULTS)
         await connector.open("job+", [])
         stager = connector.create_writer("stage")
@@ -89,7 +89,7 @@ async def test_what_cannot_be_a_key_is_refused() -> None:
 
 
 async def test_a_full_outbox_takes_no_more_until_there_is_room() -> None:
-    async with opened(MemoryStore(), NODE, MailConfig(outbox_messages_max=3)) as store:
+    async with opened(MemoryStore(), NODE, DurableQueuesConfig(outbox_messages_max=3)) as store:
         connector = QueueOutput(store, PEER, RESULTS)
         await connector.open("job+", [])
         await post(store, PEER, b"1", b"2")
@@ -110,7 +110,7 @@ async def test_a_full_outbox_takes_no_more_until_there_is_room() -> None:
 
 
 async def test_a_job_waits_for_room_in_the_outbox() -> None:
-    config = MailConfig(outbox_messages_max=5)
+    config = DurableQueuesConfig(outbox_messages_max=5)
     async with opened(MemoryStore(), NODE, config) as store:
         inputs = {"in": MemoryInput({"n": n} for n in range(20))}
         outputs = {"out": QueueOutput(store, PEER, RESULTS)}

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.durable.letters import encode_page
 from postroad.durable.store.rows import InPage
 from postroad.durable.store.stretches import AsideStretch, PageStretch, bits_between, unfinished
+from postroad.durable.stored_messages import encode_batch
 from postroad.pipeline.connectors.queue.splits import (
     QueuePosition,
     QueueSnapshot,
@@ -24,7 +24,7 @@ QUEUE_ID = 3
 
 def page_of(id: int, numbers: range, done: int = 0, sender: str = SENDER) -> InPage:
     letters = [make_letter(number) for number in numbers]
-    size = len(encode_page(letters))
+    size = len(encode_batch(letters))
     return InPage(
         id, QUEUE, sender, letters, size, 0, NOW_MS + id, done & bits_between(0, len(letters))
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
-from postroad.pipeline import Segment, Window, WindowType
+from postroad.pipeline import Segment
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import RawRecords, decode_segment, encode_segment
 from postroad.pipeline.coordinator.records import FailedRoot, RetryRoot
@@ -79,101 +78,6 @@ def both_ways(program: CompiledJob, raws: list[bytes], connector: RawInput) -> C
     return expected
 
 
-def test_an_outcome_tells_everything() -> None:
-    program = refusing()
-    outcome = take(program, chunk_of(count(4)))
-    assert (outcome.deliveries, outcome.segments) == ([7], 4)
-    assert sorted(outcome.staged) == [("out", {"count": 2}), ("out_b", {"count": 4})]
-    # As they were before a function changed them.
-    assert by_root(program, outcome.failed) == {1: {"n": 1}, 3: {"n": 3}}
-    (first, _) = outcome.failed
-    assert (first.attempt.task, first.attempt.error) == ("a", "ValueError: 1 is odd")
-    assert first.attempt.missing == ["a"]
-
-
-def test_an_outcome_comes_through_as_bytes() -> None:
-    outcome = take(refusing(), chunk_of([*count(4), b"\xc1"]))
-    assert decode_part(encode_part(outcome)) == outcome
-
-
-@pytest.mark.parametrize("piece_segments", [1, 2, 3, 4, 5])
-def test_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch, piece_segments: int) -> None:
-    monkeypatch.setattr(reading, "PIECE_SEGMENTS", piece_segments)
-    program = refusing()
-    outcome = take(program, chunk_of(count(4)), RawRecords("other", ["x"], count(1)))
-    assert by_root(program, outcome.failed) == {1: {"n": 1}, 3: {"n": 3}}
-    assert outcome.segments == 5
-    assert sorted(outcome.staged) == [("out", {"count": 3}), ("out_b", {"count": 5})]
-
-
-def test_more_than_a_piece() -> None:
-    raws = count(reading.PIECE_SEGMENTS + 3)
-    outcome = take(refusing(), chunk_of(raws))
-    assert len(outcome.failed) == len(raws) // 2
-    assert dict(outcome.staged)["out_b"] == {"count": len(raws)}
-
-
-def test_what_is_no_segment_is_permanent() -> None:
-    program = refusing()
-    found = both_ways(program, [*count(1), b"\xc1", *count(1)], RawInput())
-    (failed,) = found.failed.values()
-    assert (failed.is_permanent, failed.published) == (True, [])
-    assert msgspec.msgpack.decode(failed.payload) == b"\xc1"
-
-
-def test_what_cannot_come_again_is_permanent_if_it_fails() -> None:
-    for number in (10**30 + 1, 1 - 10**30):
-        raws = [b'{"n":0}', b'{"n":%d}' % number, b'{"n":%d}' % (number - 1)]
-        found = both_ways(refusing(), raws, RawInput(decode_json))
-        (failed,) = found.failed.values()
-        assert (failed.is_permanent, failed.failed_tasks) == (True, ["a"]), number
-        assert msgspec.msgpack.decode(failed.payload) == raws[1], number
-        assert (found.written["out"].total(), found.written["out_b"].total()) == (2, 3), number
-
-
-def test_where_nothing_is_a_segment() -> None:
-    found = both_ways(refusing(), [b"\xc1", b"", b"\xc1"], RawInput())
-    assert len(found.failed) == 3
-
-
-def test_a_slice_without_anything() -> None:
-    outcome = take(refusing(), RawRecords("file", [], []))
-    assert (outcome.deliveries, outcome.segments) == ([7], 0)
-    assert (outcome.failed, outcome.staged) == ([], [])
-
-
-def test_outputs_of_what_failed_are_told() -> None:
-    program = refusing()
-    (first, _) = take(program, chunk_of(count(4))).failed
-    edge = program.ack_ids.edge(first.root, "in", "out_b", 0)
-    assert first.published == [program.ack_ids.edge(edge, "out_b", "out_b", 0)]
-
-
-def windowed() -> CompiledJob:
-    window = Window(name="w", task="a", type=WindowType.GLOBAL, aggregation="sum", key="n")
-    return program_of(
-        [("in", "a"), ("in", "b"), ("a", "out"), ("b", "out_b")],
-        windows=[window],
-        a=lambda segment: segment,
-        b=refuse_odd,
-    )
-
-
-def test_roots_add_to_windows_only_if_they_are_done_with() -> None:
-    found = take(windowed(), chunk_of(count(5)))
-    ((group, (addition,)),) = found.delta.windows["w"].groups.items()
-    assert (msgspec.msgpack.decode(group), addition.segments) == (None, 3)
-    assert len(found.failed) == 2
-
-
-def test_what_a_window_cannot_use_has_failed() -> None:
-    program = windowed()
-    raws = [*count(1), encode_segment({"n": False}), encode_segment({"n": 4.0})]
-    found = both_ways(program, raws, RawInput())
-    (failed,) = found.failed.values()
-    assert (failed.failed_tasks, len(failed.published)) == (["a"], 1)
-
-
 def test_roots_that_come_again_write_what_is_not_yet_written() -> None:
     program = program_of([("in", "out"), ("in", "out_b")])
     root = program.ack_ids.root("in", "file", 0)
@@ -206,6 +110,46 @@ def test_roots_that_come_again_fail_again_with_all_that_is_written() -> None:
     assert 5 in first.published
     assert (second.root, second.attempt.missing) == (9, ["out_b"])
     assert decode_segment(second.segment) == {"n": 4}
+
+
+def test_an_outcome_tells_everything() -> None:
+    program = refusing()
+    outcome = take(program, chunk_of(count(4)))
+    assert (outcome.deliveries, outcome.segments) == ([7], 4)
+    assert sorted(outcome.staged) == [("out", {"count": 2}), ("out_b", {"count": 4})]
+    # As they were before a function changed them.
+    assert by_root(program, outcome.failed) == {1: {"n": 1}, 3: {"n": 3}}
+    (first, _) = outcome.failed
+    assert (first.attempt.task, first.attempt.error) == ("a", "ValueError: 1 is odd")
+    assert first.attempt.missing == ["a"]
+
+
+def test_an_outcome_comes_through_as_bytes() -> None:
+    outcome = take(refusing(), chunk_of([*count(4), b"\xc1"]))
+    assert decode_part(encode_part(outcome)) == outcome
+
+
+def test_more_than_a_piece() -> None:
+    raws = count(reading.PIECE_SEGMENTS + 3)
+    outcome = take(refusing(), chunk_of(raws))
+    assert len(outcome.failed) == len(raws) // 2
+    assert dict(outcome.staged)["out_b"] == {"count": len(raws)}
+
+
+def test_what_cannot_come_again_is_permanent_if_it_fails() -> None:
+    for number in (10**30 + 1, 1 - 10**30):
+        raws = [b'{"n":0}', b'{"n":%d}' % number, b'{"n":%d}' % (number - 1)]
+        found = both_ways(refusing(), raws, RawInput(decode_json))
+        (failed,) = found.failed.values()
+        assert (failed.is_permanent, failed.failed_tasks) == (True, ["a"]), number
+        assert msgspec.msgpack.decode(failed.payload) == raws[1], number
+        assert (found.written["out"].total(), found.written["out_b"].total()) == (2, 3), number
+
+
+def test_a_slice_without_anything() -> None:
+    outcome = take(refusing(), RawRecords("file", [], []))
+    assert (outcome.deliveries, outcome.segments) == ([7], 0)
+    assert (outcome.failed, outcome.staged) == ([], [])
 
 
 def test_what_is_abandoned_is_thrown_away() -> None:

@@ -17,9 +17,23 @@ from postroad.pipeline.vectorized.task_calls import run_task
 from tests.support.pipeline.both_ways import Kept, tell
 from tests.support.pipeline.small_jobs import ROOTS, count, piece_of, program_of
 
+
+def put_out(sink: OutputSink, program: CompiledJob) -> RootBatch:
+    """Give an output a segment of each root."""
+    piece = piece_of(program)
+    edges = piece.ledger.add_sent(piece.ledger.add_roots(), "in", "out")
+    sink.write_output(piece, "out", edges, run_task(program, "out", count()))
+    return piece
+
+
+def one_each() -> CompiledJob:
+    return program_of([("in", "out")])
+
+
 BITS = AckIds("job")
+
+
 EDGES = [BITS.edge(root, "in", "out", 0) for root in ROOTS]
-"""Of all that goes from the input to the output."""
 
 
 def output_id(place: int, ordinal: int = 0) -> int:
@@ -34,29 +48,8 @@ def is_odd(segment: Segment) -> bool:
     return bool(segment["n"] % 2)
 
 
-def put_out(sink: OutputSink, program: CompiledJob) -> RootBatch:
-    """Give an output a segment of each root."""
-    piece = piece_of(program)
-    edges = piece.ledger.add_sent(piece.ledger.add_roots(), "in", "out")
-    sink.write_output(piece, "out", edges, run_task(program, "out", count()))
-    return piece
-
-
-def one_each() -> CompiledJob:
-    return program_of([("in", "out")])
-
-
 def two_each() -> CompiledJob:
     return program_of([("in", "out")], out=lambda it: [it, {"n": it["n"] + 1}])
-
-
-def test_what_is_written_is_taken() -> None:
-    output = Kept()
-    sink = OutputSink("job", "part", {"out": output})
-    piece = put_out(sink, one_each())
-    assert dict(output.written) == {(output_id(n), tell({"n": n})): 1 for n in range(4)}
-    assert piece.ledger.unacked() == {}
-    assert sink.prepare_commit() == [("out", {"count": 4})]
 
 
 def test_what_cannot_be_written_has_failed_and_the_rest_is_written() -> None:
@@ -90,27 +83,6 @@ def test_of_several_from_one_edge_each_is_written_that_can_be() -> None:
     }
 
 
-def test_where_all_are_refused_nothing_is_staged() -> None:
-    output = Kept(lambda segment: True)
-    sink = OutputSink("job", "part", {"out": output})
-    piece = put_out(sink, one_each())
-    assert sorted(piece.ledger.unacked()) == [0, 1, 2, 3]
-    assert sink.prepare_commit() == []
-
-
-def test_what_failed_at_the_output_is_left_over() -> None:
-    def refuse_two(segment: Segment) -> Segment | None:
-        if segment["n"] == 2:
-            raise ValueError("two")
-        return segment if segment["n"] else None
-
-    output = Kept()
-    sink = OutputSink("job", "part", {"out": output})
-    piece = put_out(sink, program_of([("in", "out")], out=refuse_two))
-    assert sorted(output.written) == sorted((output_id(n), tell({"n": n})) for n in (1, 3))
-    assert sorted(piece.ledger.unacked()) == [2]
-
-
 def test_what_was_put_is_told_once() -> None:
     sink = OutputSink("job", "part", {"out": Kept()})
     put_out(sink, one_each())
@@ -136,14 +108,6 @@ def test_what_is_abandoned() -> None:
     put_out(sink, one_each())
     sink.abort()
     assert output.abandoned == 1
-
-
-def test_what_comes_from_elsewhere_is_written_too() -> None:
-    output = Kept(is_odd)
-    sink = OutputSink("job", "part", {"out": output})
-    reasons = sink.write("out", [5, 6], [{"n": 1}, {"n": 2}])
-    assert reasons == {5: "5 is refused"}
-    assert dict(output.written) == {(6, tell({"n": 2})): 1}
 
 
 def test_there_is_no_later_stage() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.pipeline.job import Refinement, Segment, Trigger, TriggerType, Window, WindowType
+from postroad.pipeline.job import Segment, Trigger, TriggerType, Window, WindowType
 from postroad.pipeline.windows import (
     CompiledWindows,
     Extent,
@@ -21,8 +21,6 @@ SESSION = Window(
     name="w", task="t", type=WindowType.SESSION, aggregation="count", time_key="at", gap_s=10
 )
 GLOBAL = Window(name="w", task="t", type=WindowType.GLOBAL, aggregation="count")
-
-DISCARDING = Refinement.DISCARDING
 
 
 def on(type: TriggerType, threshold: float = 0.0, **rest: Any) -> Trigger:
@@ -80,41 +78,7 @@ def test_global_extents_have_no_bounds() -> None:
     assert (extent.lower, extent.upper, extent.value) == (None, None, 2)
 
 
-class TestSegments:
-    def test_each_multiple_that_is_reached(self) -> None:
-        bench = Bench(GLOBAL, on(TriggerType.SEGMENTS, 3))
-        assert brief(bench.feed(1, 2)) == []
-        assert brief(bench.feed(*range(5))) == [(None, 7, 1)]
-        assert brief(bench.feed(1)) == []
-        assert brief(bench.feed(1)) == [(None, 9, 2)]
-
-    def test_discarding(self) -> None:
-        bench = Bench(GLOBAL, on(TriggerType.SEGMENTS, 3, refinement=DISCARDING))
-        assert brief(bench.feed(*range(4))) == [(None, 4, 1)]
-        assert brief(bench.feed(1)) == []
-        assert brief(bench.feed(1)) == [(None, 2, 2)]
-
-
 class TestWatermark:
-    def test_the_latest_time_of_any_group_counts(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.WATERMARK, 2))
-        assert bench.feed(1) == []
-        assert bench.feed(12, group="other") == [], "not later than end and threshold"
-        assert brief(bench.feed(12.5, group="other")) == [(0.0, 1, 1)]
-        assert bench.feed(13, group="other") == [], "nothing new"
-
-    def test_late_segments_are_emitted_again(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.WATERMARK), allowed_lateness_s=100)
-        assert brief(bench.feed(1, 11)) == [(0.0, 1, 1)]
-        assert brief(bench.feed(2)) == [(0.0, 2, 2)]
-
-    def test_late_segments_are_dropped_and_counted_unless_they_are_kept_for(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.WATERMARK))
-        assert brief(bench.feed(1, 11)) == [(0.0, 1, 1)]
-        assert len(bench.state) == 1, "what is emitted is forgotten"
-        assert bench.feed(2) == []
-        assert bench.state.late("w") == 1
-
     def test_what_no_watermark_ends_is_kept_for_a_week(self) -> None:
         bench = Bench(FIXED, on(TriggerType.SEGMENTS, 100))
         week_s = 7 * 86_400
@@ -128,13 +92,6 @@ class TestWatermark:
         bench.feed(1, 1e9)
         bench.feed(2)
         assert brief(bench.state.on_drained()) == [(0.0, 2, 1), (1e9, 1, 1)]
-
-    def test_a_session_that_goes_on_after_its_end_ends_again(self) -> None:
-        bench = Bench(SESSION, on(TriggerType.WATERMARK), allowed_lateness_s=100)
-        assert bench.feed(0) == []
-        assert brief(bench.feed(11, group="other")) == [(0.0, 1, 1)]
-        assert bench.feed(5) == []
-        assert brief(bench.feed(15.5, group="other")) == [(0.0, 2, 2)]
 
     def test_a_session_that_goes_on_before_its_end_is_waited_for(self) -> None:
         bench = Bench(SESSION, on(TriggerType.WATERMARK), allowed_lateness_s=0)
@@ -156,123 +113,13 @@ class TestTimer:
         assert bench.state.next_timer_s is None
         assert bench.state.on_time(200) == []
 
-    def test_a_batch_that_comes_later_sets_it_off(self) -> None:
-        bench = Bench(GLOBAL, on(TriggerType.TIMER, 5, refinement=DISCARDING))
-        bench.feed(1, now_s=100)
-        assert brief(bench.feed(1, now_s=106)) == [(None, 2, 1)]
-        bench.feed(1, now_s=107)
-        assert brief(bench.state.on_time(112)) == [(None, 1, 2)]
-
-    def test_what_another_trigger_has_discarded_is_not_emitted(self) -> None:
-        bench = Bench(
-            GLOBAL, on(TriggerType.TIMER, 5), on(TriggerType.SEGMENTS, 1, refinement=DISCARDING)
-        )
-        assert brief(bench.feed(1, now_s=100)) == [(None, 1, 1)]
-        assert bench.state.on_time(105) == []
-
-
-def test_punctuation_emits_its_group() -> None:
-    bench = Bench(GLOBAL, on(TriggerType.PUNCTUATION, predicate="m:is_last"))
-    assert bench.feed(1, group="other") == []
-    segments: list[Segment] = [{"is_last": True}, {"is_last": False}]
-    extents = bench.state.apply(bench.delta(segments), 0.0)
-    assert [(extent.group, extent.value) for extent in extents] == [("g", 2)]
-
-
-def test_drained_emits_everything_once() -> None:
-    bench = Bench(FIXED, on(TriggerType.DRAINED))
-    bench.feed(15, 1, 2, group="b")
-    bench.feed(1, group="a")
-    extents = bench.state.on_drained()
-    assert [(one.group, one.lower, one.value) for one in extents] == [
-        ("a", 0.0, 1),
-        ("b", 0.0, 2),
-        ("b", 10.0, 1),
-    ]
-    assert bench.state.on_drained() == []
-
-
-def test_triggers_that_fire_together_all_see_what_is_discarded() -> None:
-    bench = Bench(
-        GLOBAL,
-        on(TriggerType.SEGMENTS, 2, refinement=DISCARDING),
-        on(TriggerType.SEGMENTS, 1),
-    )
-    extents = bench.feed(1, 1)
-    assert [(one.trigger_index, one.value, one.firing) for one in extents] == [(0, 2, 1), (1, 2, 2)]
-    assert brief(bench.feed(1)) == [(None, 1, 3)]
-
-
-class TestForgetting:
-    def test_what_comes_too_late_is_dropped_and_counted(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.SEGMENTS, 1), allowed_lateness_s=5)
-        bench.feed(1, 15)
-        assert brief(bench.feed(2)) == [(0.0, 2, 2)]
-        bench.feed(15.5)
-        assert len(bench.state) == 1
-        assert bench.feed(2, 3) == []
-        assert bench.state.late("w") == 2
-        assert bench.state.latest_s("w") == 15.5
-
-    def test_a_batch_is_not_late_by_itself(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.WATERMARK), allowed_lateness_s=0)
-        assert brief(bench.feed(1000, 1, 500)) == [(0.0, 1, 1), (500.0, 1, 1)]
-        assert bench.state.late("w") == 0
-        assert len(bench.state) == 1
-
-    def test_a_watermark_is_waited_for(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.WATERMARK, 5), allowed_lateness_s=0)
-        bench.feed(1)
-        assert bench.feed(12) == []
-        assert brief(bench.feed(16)) == [(0.0, 1, 1)]
-        assert len(bench.state) == 1
-
-    @pytest.mark.parametrize("type", [TriggerType.TIMER, TriggerType.DRAINED])
-    def test_what_would_be_emitted_later_is_emitted_at_last(self, type: TriggerType) -> None:
-        bench = Bench(FIXED, on(type, 1000), allowed_lateness_s=0)
-        assert bench.feed(1) == []
-        assert brief(bench.feed(11)) == [(0.0, 1, 1)]
-        assert len(bench.state) == 1
-
-    def test_numbers_of_a_forgotten_session_are_not_used_again(self) -> None:
-        bench = Bench(SESSION, on(TriggerType.SEGMENTS, 1), allowed_lateness_s=0)
-        assert brief(bench.feed(0)) == [(0.0, 1, 1)]
-        assert brief(bench.feed(5)) == [(0.0, 2, 2)]
-        bench.feed(16, group="other")
-        assert len(bench.state) == 1, "the session has ended at 15"
-        assert brief(bench.feed(9)) == [(9.0, 1, 3)]
-        assert brief(bench.feed(0)) == [(0.0, 2, 4)]
-
 
 class TestSessions:
-    def test_one_between_two_joins_them(self) -> None:
-        bench = Bench(SESSION, on(TriggerType.SEGMENTS, 1))
-        assert brief(bench.feed(0, 19)) == [(0.0, 1, 1), (19.0, 1, 1)]
-        assert brief(bench.feed(20)) == [(19.0, 2, 2)]
-        (extent,) = bench.feed(9.5)
-        assert (extent.lower, extent.upper, extent.value, extent.firing) == (0.0, 30.0, 4, 3)
-        assert len(bench.state) == 1
-
-    def test_what_was_emitted_before_they_were_joined_counts(self) -> None:
-        bench = Bench(SESSION, on(TriggerType.SEGMENTS, 2))
-        assert brief(bench.feed(0, 0, 18, 18)) == [(0.0, 2, 1), (18.0, 2, 1)]
-        assert bench.feed(9) == [], "5 segments, of which 4 were emitted"
-        assert brief(bench.feed(9)) == [(0.0, 6, 2)]
-
     def test_a_punctuation_on_either_side_counts(self) -> None:
         bench = Bench(SESSION, on(TriggerType.PUNCTUATION, predicate="m:is_last"))
         bench.feed(9)
         sides: list[Segment] = [{"at": 0, "is_last": True}, {"at": 18, "is_last": False}]
         assert brief(bench.state.apply(bench.delta(sides), 0.0)) == [(0.0, 3, 1)]
-
-    def test_what_was_joined_is_deleted(self) -> None:
-        bench = Bench(SESSION)
-        bench.feed(0, 19)
-        before = bench.state.take_changes()
-        bench.feed(9.5)
-        after = bench.state.take_changes()
-        assert list(after.values()).count(None) == 1
-        assert set(after) == {key for key in before if len(key) > len(b"\x91\xa1w")}
 
 
 class TestRows:

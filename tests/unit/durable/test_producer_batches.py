@@ -7,8 +7,8 @@ import pytest
 
 from postroad.core import fault_points as faults
 from postroad.core.errors import OutboxFullError, StoreUnavailableError
-from postroad.durable import MailConfig, MemoryStore, Store
-from postroad.durable.posting import Clerk, Gathering, gather
+from postroad.durable import DurableQueuesConfig, MemoryStore, Store
+from postroad.durable.producer import MessageEncoder, SendBatchMutation, submit_send
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.units import Work
@@ -22,16 +22,19 @@ OTHER = "delta"
 @pytest.fixture
 async def store() -> AsyncIterator[Store]:
     """One that keeps three messages for each peer."""
-    async with opened(MemoryStore(), config=MailConfig(outbox_messages_max=ROOM)) as it:
+    async with opened(MemoryStore(), config=DurableQueuesConfig(outbox_messages_max=ROOM)) as it:
         yield it
 
 
-_clerk = Clerk(MailConfig())
+_clerk = MessageEncoder(DurableQueuesConfig(), "alpha")
 
 
 def post(store: Store, *numbers: int, peer: str = PEER) -> list[asyncio.Future[None]]:
     """Post numbers that wait for the same commit."""
-    return [gather(store.writer, _clerk.plain(peer, QUEUE, b"%d" % number)) for number in numbers]
+    return [
+        submit_send(store.writer, _clerk.encode_fast(peer, QUEUE, b"%d" % number))
+        for number in numbers
+    ]
 
 
 async def outcomes(*waiting: asyncio.Future[None]) -> list[bool]:
@@ -56,7 +59,7 @@ async def test_posts_that_wait_for_the_same_commit_are_one_unit(store: Store) ->
     first = post(store, 1)
     unit = store.writer.newest
     others = [*post(store, 2, 3), *post(store, 4, peer=OTHER)]
-    assert isinstance(unit, Gathering)
+    assert isinstance(unit, SendBatchMutation)
     assert store.writer.newest is unit
     assert await outcomes(*first, *others) == [True] * 4
     assert store.writer.commits == before + 1
@@ -133,11 +136,13 @@ async def test_posts_beside_a_unit_that_breaks_are_taken_once(store: Store) -> N
 
 
 async def test_posts_that_are_gathered_take_room_in_memory() -> None:
-    async with opened(MemoryStore(), config=MailConfig(unwritten_bytes_max=1_000)) as store:
+    async with opened(
+        MemoryStore(), config=DurableQueuesConfig(write_queue_bytes_max=1_000)
+    ) as store:
         writer, body = store.writer, bytes(400)
-        waiting = [gather(writer, _clerk.plain(PEER, QUEUE, body)) for _ in range(2)]
+        waiting = [submit_send(writer, _clerk.encode_fast(PEER, QUEUE, body)) for _ in range(2)]
         assert writer.has_room
-        waiting.append(gather(writer, _clerk.plain(PEER, QUEUE, body)))
+        waiting.append(submit_send(writer, _clerk.encode_fast(PEER, QUEUE, body)))
         assert not writer.has_room
         await asyncio.gather(*waiting)
         assert writer.has_room

@@ -1,30 +1,30 @@
 """What a handler sees of a message."""
 
 from postroad.durable import Message
-from postroad.durable.shelf import Entry, Shelf
+from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
 from tests.support.durable.nodes import NOW_MS, SENDER, make_aside, make_letter, make_page
 
 
-def entry_of(shelf: Shelf) -> Entry:
-    entry = shelf.take(lambda: NOW_MS)
+def entry_of(shelf: PrefetchBuffer) -> QueuedMessage:
+    entry = shelf.pop_next(lambda: NOW_MS)
     assert entry is not None
     return entry
 
 
 def test_message_tells_its_facts_and_failures() -> None:
-    shelf = Shelf(is_ordered=True, held={})
+    shelf = PrefetchBuffer(is_ordered=True, held={})
     letter = make_letter(
-        255, body=b"12345", key="k", headers={"a": "b"}, reply_to="answers", answers=9
+        255, body=b"12345", key="k", headers={"a": "b"}, reply_to="answers", in_reply_to=9
     )
-    shelf.add_page(make_page([letter]))
+    shelf.add_batch(make_page([letter]))
     message = Message(entry_of(shelf))
     assert (message.id, message.queue, message.body) == (255, "orders", b"12345")
     assert (message.sender, message.key, message.headers) == (SENDER, "k", {"a": "b"})
-    assert (message.reply_to, message.answers, message.priority) == ("answers", 9, 0)
-    assert message.posted_at == message.received_at == NOW_MS / 1000
+    assert (message.reply_to, message.in_reply_to, message.priority) == ("answers", 9, 0)
+    assert message.sent_at == message.received_at == NOW_MS / 1000
     assert message.attempt == 1
     assert repr(message) == "<Message ff from gamma to 'orders', 5 bytes>"
-    shelf = Shelf(is_ordered=True, held={})
-    shelf.add_aside(make_aside(make_letter(priority=3), 1, failures=2))
+    shelf = PrefetchBuffer(is_ordered=True, held={})
+    shelf.add_deferred(make_aside(make_letter(priority=3), 1, failures=2))
     message = Message(entry_of(shelf))
     assert (message.attempt, message.priority, message.headers) == (3, 3, {})

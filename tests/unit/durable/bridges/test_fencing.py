@@ -7,7 +7,11 @@ import pytest
 from postroad.core import Address
 from postroad.core.errors import FencedError
 from postroad.durable import MemoryDisk, MemoryStore, Store
-from postroad.durable.fencing import check_token, find_manager, take_token
+from postroad.durable.bridges.fencing import (
+    acquire_fencing_token,
+    check_fencing_token,
+    find_manager,
+)
 from tests.support.durable.nodes import opened
 
 NAME = "alpha.bridge"
@@ -27,21 +31,21 @@ async def store(disk: MemoryDisk) -> AsyncIterator[Store]:
 
 
 async def take(store: Store, name: str = NAME, address: Address = HERE) -> int:
-    return await store.write(lambda ledger: take_token(ledger, name, address))
+    return await store.write(lambda ledger: acquire_fencing_token(ledger, name, address))
 
 
 async def test_token_that_is_not_the_newest_is_fenced(store: Store) -> None:
     assert await store.read(find_manager) is None
     with pytest.raises(FencedError):
-        await store.read(check_token, 1)
+        await store.read(check_fencing_token, 1)
     token = await take(store)
     with pytest.raises(FencedError):
-        await store.read(check_token, token + 1)
+        await store.read(check_fencing_token, token + 1)
     first, second = await take(store), await take(store)
     assert second > first
-    await store.read(check_token, second)
+    await store.read(check_fencing_token, second)
     with pytest.raises(FencedError, match=f"manager {second} has taken over from {first}"):
-        await store.read(check_token, first)
+        await store.read(check_fencing_token, first)
 
 
 async def test_last_manager_is_found(store: Store) -> None:

@@ -6,46 +6,46 @@ import msgspec
 import pytest
 
 from postroad.core.errors import MalformedPayloadError
-from postroad.durable.letters import (
+from postroad.durable.stored_messages import (
     PRIORITY_MAX,
-    Letter,
-    bind_page,
-    decode_letter,
-    decode_page,
-    encode_letter,
-    encode_page,
+    StoredMessage,
+    decode_batch,
+    decode_stored_message,
+    encode_batch,
+    encode_stored_message,
+    join_batch,
 )
 from tests.support.cases import each
 from tests.support.durable.nodes import make_letter, make_letters
 
-FULL = Letter(
+FULL = StoredMessage(
     id=(1 << 63) - 1,
     queue="größe",
     body=bytes(range(256)),
-    posted_ms=1,
+    sent_ms=1,
     key="k",
     headers={"a": "b"},
     priority=-PRIORITY_MAX,
-    due_ms=2,
+    deliver_at_ms=2,
     expires_ms=3,
     reply_to="answers",
-    answers=4,
+    in_reply_to=4,
 )
 
 
 def test_letters_and_pages_are_read_back() -> None:
     for letter in (make_letter(0, body=b""), FULL):
-        assert decode_letter(encode_letter(letter)) == letter, letter
+        assert decode_stored_message(encode_stored_message(letter)) == letter, letter
     for count in (0, 1, 15, 16, 512, 65_535):
         letters = make_letters(count)
-        assert decode_page(encode_page(letters)) == letters, count
+        assert decode_batch(encode_batch(letters)) == letters, count
     for count in (0, 1, 15, 16, 300):
         letters = make_letters(count)
-        assert bind_page([encode_letter(it) for it in letters]) == msgspec.msgpack.encode(
+        assert join_batch([encode_stored_message(it) for it in letters]) == msgspec.msgpack.encode(
             letters
         ), count
     later = msgspec.msgpack.encode([[*msgspec.structs.astuple(FULL), "something new"]])
-    assert decode_page(later) == [FULL]
+    assert decode_batch(later) == [FULL]
 
 
 @each(
@@ -56,30 +56,30 @@ def test_letters_and_pages_are_read_back() -> None:
     msgspec.msgpack.encode([[1, "q", "text", 0]]),
     msgspec.msgpack.encode([["1", "q", b"", 0]]),
     b"\x91\x94\x01\xa1\xff\xc4\x00\x00",
-    encode_page(make_letters(2))[:-1],
-    encode_page(make_letters(2)) + b"\0",
+    encode_batch(make_letters(2))[:-1],
+    encode_batch(make_letters(2)) + b"\0",
     b"\x91" * 10_000,
 )
 def test_anything_else_is_no_page(page: bytes) -> None:
     with pytest.raises(MalformedPayloadError, match="no page of letters"):
-        decode_page(page)
+        decode_batch(page)
 
 
 @each(
     ("id", -1),
     ("id", 1 << 63),
-    ("posted_ms", -1),
-    ("posted_ms", (1 << 60) + 1),
-    ("due_ms", 1 << 62),
+    ("sent_ms", -1),
+    ("sent_ms", (1 << 60) + 1),
+    ("deliver_at_ms", 1 << 62),
     ("expires_ms", -5),
     ("priority", PRIORITY_MAX + 1),
     ("priority", -PRIORITY_MAX - 1),
-    ("answers", 1 << 63),
+    ("in_reply_to", 1 << 63),
 )
 def test_numbers_that_a_store_has_no_room_for_are_refused(field: str, value: int) -> None:
-    page = encode_page([msgspec.structs.replace(FULL, **{field: value})])
+    page = encode_batch([msgspec.structs.replace(FULL, **{field: value})])
     with pytest.raises(MalformedPayloadError):
-        decode_page(page)
+        decode_batch(page)
 
 
 @each(
@@ -87,9 +87,9 @@ def test_numbers_that_a_store_has_no_room_for_are_refused(field: str, value: int
     ({"key": "k", "expires_ms": 1}, True),
     ({"priority": -1}, False),
     ({"priority": 1}, False),
-    ({"due_ms": 1}, False),
+    ({"deliver_at_ms": 1}, False),
 )
 def test_plain_letters_are_handled_in_the_order_of_arrival(
     fields: dict[str, Any], is_plain: bool
 ) -> None:
-    assert make_letter(**fields).is_plain is is_plain
+    assert make_letter(**fields).is_fifo is is_plain

@@ -2,51 +2,51 @@
 
 import sys
 
-from postroad.durable.letters import NEVER_MS
-from postroad.durable.shelf import Entry, Shelf
+from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
+from postroad.durable.stored_messages import NEVER_MS
 from tests.support.cases import each
 from tests.support.durable.nodes import NOW_MS, make_aside, make_letter, make_letters, make_page
 
 
-def make_shelf(*keys: str | None, is_ordered: bool = True) -> Shelf:
+def make_shelf(*keys: str | None, is_ordered: bool = True) -> PrefetchBuffer:
     """A shelf with one page; the numbers of its letters begin with 1."""
-    shelf = Shelf(is_ordered=is_ordered, held={})
-    shelf.add_page(make_page([make_letter(id, key=key) for id, key in enumerate(keys, 1)]))
+    shelf = PrefetchBuffer(is_ordered=is_ordered, held={})
+    shelf.add_batch(make_page([make_letter(id, key=key) for id, key in enumerate(keys, 1)]))
     return shelf
 
 
-def take(shelf: Shelf, now_ms: int = NOW_MS) -> Entry:
-    entry = shelf.take(lambda: now_ms)
+def take(shelf: PrefetchBuffer, now_ms: int = NOW_MS) -> QueuedMessage:
+    entry = shelf.pop_next(lambda: now_ms)
     assert entry is not None
     return entry
 
 
-def take_all(shelf: Shelf, now_ms: int = NOW_MS) -> list[int]:
+def take_all(shelf: PrefetchBuffer, now_ms: int = NOW_MS) -> list[int]:
     """Take what can be taken at once; the numbers."""
-    entries = iter(lambda: shelf.take(lambda: now_ms), None)
-    return [entry.letter.id for entry in entries]
+    entries = iter(lambda: shelf.pop_next(lambda: now_ms), None)
+    return [entry.message.id for entry in entries]
 
 
-def ids(entries: list[Entry]) -> list[int]:
-    return [entry.letter.id for entry in entries]
+def ids(entries: list[QueuedMessage]) -> list[int]:
+    return [entry.message.id for entry in entries]
 
 
 def test_letters_come_in_the_order_of_arrival() -> None:
     shelf = make_shelf(None, None)
-    shelf.add_page(make_page([make_letter(3)], id=2))
+    shelf.add_batch(make_page([make_letter(3)], id=2))
     assert shelf.size == 3
     assert take_all(shelf) == [1, 2, 3]
-    shelf = Shelf(is_ordered=True, held={})
-    shelf.add_page(make_page(make_letters(5), done=0b10101))
+    shelf = PrefetchBuffer(is_ordered=True, held={})
+    shelf.add_batch(make_page(make_letters(5), done=0b10101))
     assert shelf.size == 2
     first, second = take(shelf), take(shelf)
     assert ids([first, second]) == [2, 4]
     assert (first.index, second.index) == (1, 3)
     shelf = make_shelf("k")
     entry = take(shelf)
-    assert entry.page is not None
-    assert entry.home is entry.page
-    assert (entry.failures, entry.holds_key, entry.aside) == (0, False, None)
+    assert entry.batch is not None
+    assert entry.location is entry.batch
+    assert (entry.failures, entry.blocks_key, entry.deferred) == (0, False, None)
     assert "key='k'" in repr(entry)
 
 
@@ -54,8 +54,8 @@ def test_shelf_that_is_replaced_keeps_no_message_in_memory() -> None:
     """They refer to each other, and nobody collects such circles of theirs."""
     page = make_page([make_letter(id, key="k") for id in range(1, 5)])
     before = sys.getrefcount(page)
-    shelf = Shelf(is_ordered=True, held={})
-    shelf.add_page(page)
+    shelf = PrefetchBuffer(is_ordered=True, held={})
+    shelf.add_batch(page)
     for _ in range(2):
         shelf.finish(take(shelf))
     take(shelf)
@@ -68,17 +68,17 @@ def test_messages_of_one_key_wait_for_each_other() -> None:
     shelf = make_shelf("a", "a", "b", "a")
     first, other = take(shelf), take(shelf)
     assert ids([first, other]) == [1, 3]
-    assert shelf.take(lambda: NOW_MS) is None
+    assert shelf.pop_next(lambda: NOW_MS) is None
     shelf.finish(first)
     second = take(shelf)
-    assert second.letter.id == 2
-    assert shelf.take(lambda: NOW_MS) is None
+    assert second.message.id == 2
+    assert shelf.pop_next(lambda: NOW_MS) is None
     shelf.finish(second)
     assert take_all(shelf) == [4]
     assert take_all(make_shelf("", "")) == [1]
     shelf = make_shelf("a", "a", "b")
     first = take(shelf)
-    shelf.give_back(first)
+    shelf.requeue(first)
     assert shelf.size == 3
     assert take(shelf) is first
     assert take_all(shelf) == [3]
@@ -88,9 +88,9 @@ def test_unordered_messages_wait_for_nobody() -> None:
     shelf = make_shelf("a", "a", is_ordered=False)
     first, second = take(shelf), take(shelf)
     assert first.key is None
-    shelf.fail(first)
+    shelf.block_key(first)
     shelf.finish(second)
-    assert shelf.displaced == []
+    assert shelf.to_defer == []
     assert shelf.size == 0
     shelf = make_shelf("a", None)
     entries = [take(shelf), take(shelf)]
@@ -99,77 +99,77 @@ def test_unordered_messages_wait_for_nobody() -> None:
         shelf.finish(entry)
     assert shelf.size == 0
     shelf = make_shelf(None, None)
-    shelf.fail(take(shelf))
+    shelf.block_key(take(shelf))
     assert take_all(shelf) == [2]
-    assert shelf.held_keys == 0
+    assert shelf.blocked_keys == 0
 
 
 def test_failed_message_holds_its_key() -> None:
     shelf = make_shelf("a", "a", "b", "a")
     first = take(shelf)
     other = take(shelf)
-    assert shelf.take(lambda: NOW_MS) is None  # All of the key are known to wait now.
-    shelf.fail(first)
-    assert ids(shelf.displaced) == [2, 4]
-    assert shelf.held_keys == 1
+    assert shelf.pop_next(lambda: NOW_MS) is None  # All of the key are known to wait now.
+    shelf.block_key(first)
+    assert ids(shelf.to_defer) == [2, 4]
+    assert shelf.blocked_keys == 1
     shelf.finish(other)
     assert shelf.size == 0
     shelf = make_shelf("a")
-    shelf.fail(take(shelf))
-    shelf.add_page(make_page([make_letter(2, key="a"), make_letter(3, key="b")], id=2))
+    shelf.block_key(take(shelf))
+    shelf.add_batch(make_page([make_letter(2, key="a"), make_letter(3, key="b")], id=2))
     assert take_all(shelf) == [3]
-    assert ids(shelf.displaced) == [2]
+    assert ids(shelf.to_defer) == [2]
 
 
 def test_held_ones_come_back_one_after_the_other() -> None:
     shelf = make_shelf("a", "a", "a")
     first = take(shelf)
-    assert shelf.take(lambda: NOW_MS) is None
-    shelf.fail(first)
+    assert shelf.pop_next(lambda: NOW_MS) is None
+    shelf.block_key(first)
     for id in (1, 2, 3):
         aside = make_aside(make_letter(id, key="a"), id, holds_key=True, failures=id % 2)
-        shelf.add_aside(aside)
+        shelf.add_deferred(aside)
         entry = take(shelf)
-        assert (entry.letter.id, entry.failures, entry.home) == (id, id % 2, aside)
+        assert (entry.message.id, entry.failures, entry.location) == (id, id % 2, aside)
         shelf.finish(entry)
-    assert shelf.held_keys == 0
-    shelf.add_page(make_page([make_letter(4, key="a")], id=2))
+    assert shelf.blocked_keys == 0
+    shelf.add_batch(make_page([make_letter(4, key="a")], id=2))
     assert take_all(shelf) == [4]
 
 
 def test_keys_held_in_the_store_are_held_until_done() -> None:
-    shelf = Shelf(is_ordered=True, held={"a": 1})
-    shelf.add_page(make_page([make_letter(2, key="a")], id=2))
-    assert shelf.take(lambda: NOW_MS) is None
-    assert ids(shelf.displaced) == [2]
-    shelf.add_aside(make_aside(make_letter(1, key="a"), 1, holds_key=True))
+    shelf = PrefetchBuffer(is_ordered=True, held={"a": 1})
+    shelf.add_batch(make_page([make_letter(2, key="a")], id=2))
+    assert shelf.pop_next(lambda: NOW_MS) is None
+    assert ids(shelf.to_defer) == [2]
+    shelf.add_deferred(make_aside(make_letter(1, key="a"), 1, holds_key=True))
     assert take_all(shelf) == [1]
-    shelf = Shelf(is_ordered=True, held={"a": 1})
+    shelf = PrefetchBuffer(is_ordered=True, held={"a": 1})
     aside = make_aside(make_letter(1, key="a"), 1, holds_key=True, failures=1)
-    shelf.add_aside(aside)
-    shelf.fail(take(shelf))
-    assert shelf.held_keys == 1
-    shelf.add_aside(aside)
+    shelf.add_deferred(aside)
+    shelf.block_key(take(shelf))
+    assert shelf.blocked_keys == 1
+    shelf.add_deferred(aside)
     shelf.finish(take(shelf))
-    assert shelf.held_keys == 0
+    assert shelf.blocked_keys == 0
 
 
 def test_urgent_message_comes_first_but_waits_for_its_key() -> None:
     shelf = make_shelf(None)
     for id, priority in ((2, -1), (3, 5), (4, 0), (5, 5), (6, -9)):
-        shelf.add_aside(make_aside(make_letter(id, priority=priority), id))
+        shelf.add_deferred(make_aside(make_letter(id, priority=priority), id))
     assert take_all(shelf) == [3, 5, 4, 1, 2, 6]
     shelf = make_shelf("a", "a")
     first = take(shelf)
-    shelf.add_aside(make_aside(make_letter(3, key="a", priority=9), 1))
-    assert shelf.take(lambda: NOW_MS) is None
+    shelf.add_deferred(make_aside(make_letter(3, key="a", priority=9), 1))
+    assert shelf.pop_next(lambda: NOW_MS) is None
     shelf.finish(first)
     assert take_all(shelf) == [3]
     shelf = make_shelf("a")
-    shelf.fail(take(shelf))
-    shelf.add_aside(make_aside(make_letter(2, key="a", priority=9), 7))
-    assert shelf.take(lambda: NOW_MS) is None
-    assert ids(shelf.displaced) == [2]
+    shelf.block_key(take(shelf))
+    shelf.add_deferred(make_aside(make_letter(2, key="a", priority=9), 7))
+    assert shelf.pop_next(lambda: NOW_MS) is None
+    assert ids(shelf.to_defer) == [2]
 
 
 @each(
@@ -182,28 +182,28 @@ def test_urgent_message_comes_first_but_waits_for_its_key() -> None:
 def test_message_expires_by_the_clock_of_its_sender(
     ahead_ms: int, now_ms: int, is_expired: bool
 ) -> None:
-    shelf = Shelf(is_ordered=True, held={})
+    shelf = PrefetchBuffer(is_ordered=True, held={})
     letter = make_letter(expires_ms=NOW_MS + 10)
-    shelf.add_page(make_page([letter], ahead_ms=ahead_ms))
-    assert (shelf.take(lambda: now_ms) is None) is is_expired
+    shelf.add_batch(make_page([letter], ahead_ms=ahead_ms))
+    assert (shelf.pop_next(lambda: now_ms) is None) is is_expired
     assert ids(shelf.expired) == ([1] if is_expired else [])
 
 
 def test_expired_message_passes_its_key_on() -> None:
     assert take_all(make_shelf(None), NEVER_MS) == [1]
-    shelf = Shelf(is_ordered=True, held={})
+    shelf = PrefetchBuffer(is_ordered=True, held={})
     mortal = {"key": "a", "expires_ms": NOW_MS}
     letters = [make_letter(1, **mortal), make_letter(2, key="a"), make_letter(3, **mortal)]
-    shelf.add_page(make_page([*letters, make_letter(4, key="a")]))
+    shelf.add_batch(make_page([*letters, make_letter(4, key="a")]))
     second = take(shelf)
-    assert (second.letter.id, ids(shelf.expired)) == (2, [1])
-    assert shelf.take(lambda: NOW_MS) is None
+    assert (second.message.id, ids(shelf.expired)) == (2, [1])
+    assert shelf.pop_next(lambda: NOW_MS) is None
     shelf.finish(second)
     assert take_all(shelf) == [4]
     assert ids(shelf.expired) == [1, 3]
-    shelf = Shelf(is_ordered=True, held={"a": 1})
+    shelf = PrefetchBuffer(is_ordered=True, held={"a": 1})
     letter = make_letter(1, key="a", expires_ms=NOW_MS)
-    shelf.add_aside(make_aside(letter, 1, holds_key=True))
-    assert shelf.take(lambda: NOW_MS) is None
+    shelf.add_deferred(make_aside(letter, 1, holds_key=True))
+    assert shelf.pop_next(lambda: NOW_MS) is None
     assert ids(shelf.expired) == [1]
-    assert shelf.held_keys == 0
+    assert shelf.blocked_keys == 0

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from postroad.core.errors import StreamDivergedError
-from postroad.durable.dedup import GapBefore, sift
-from postroad.durable.exchange import SentPage, Window
+from postroad.durable.bridges.dedup import SequenceGap, new_batches
+from postroad.durable.bridges.protocol import StreamWindow, WireBatch
 from tests.support.cases import naming
 from tests.support.durable.nodes import Correspondent, make_letters
 
@@ -17,10 +17,10 @@ def sender() -> Correspondent:
     return Correspondent(PAGES)
 
 
-def spans(sender: Correspondent, accepted: int, window: Window) -> list[tuple[int, int]]:
+def spans(sender: Correspondent, accepted: int, window: StreamWindow) -> list[tuple[int, int]]:
     """First and last numbers of the fresh pages, after so many pages were accepted."""
     watermark = sender.firsts[accepted] - 1
-    fresh = list(sift(watermark, sender.chains[accepted], window))
+    fresh = list(new_batches(watermark, sender.chains[accepted], window))
     assert all(it.is_intact for it in fresh)
     return [(it.first, it.last) for it in fresh]
 
@@ -34,33 +34,33 @@ def test_pages_after_the_watermark_are_new_unless_there_is_a_gap(sender: Corresp
     assert spans(sender, 1, sender.window(1, 2)) == [(4, 4)]
     assert spans(sender, 0, sender.window(0, 0)) == []
     for start in (1, 2):
-        with naming(start), pytest.raises(GapBefore):
+        with naming(start), pytest.raises(SequenceGap):
             spans(sender, 0, sender.window(start))
 
 
 def test_changed_or_removed_pages_are_told(sender: Correspondent) -> None:
     window = sender.window()
-    changed = msgspec.structs.replace(window.pages[1], letters=b"\x90")
-    window.pages[1] = changed
-    fresh = list(sift(0, sender.chains[0], window))
+    changed = msgspec.structs.replace(window.batches[1], data=b"\x90")
+    window.batches[1] = changed
+    fresh = list(new_batches(0, sender.chains[0], window))
     assert [it.is_intact for it in fresh] == [True, False, True]
-    assert fresh[1].page is changed
+    assert fresh[1].batch is changed
     window = sender.window()
-    window.pages[0] = msgspec.structs.replace(window.pages[0], letters=None)
-    first = next(sift(0, sender.chains[0], window))
+    window.batches[0] = msgspec.structs.replace(window.batches[0], data=None)
+    first = next(new_batches(0, sender.chains[0], window))
     assert (first.first, first.last, first.is_intact) == (1, 3, True)
     window = sender.window()
     # The chain says something else here; what comes after cannot be checked any more.
-    window.pages[1] = SentPage(1, b"x" * 16, window.pages[1].letters)
-    fresh = list(sift(0, sender.chains[0], window))
+    window.batches[1] = WireBatch(1, b"x" * 16, window.batches[1].data)
+    fresh = list(new_batches(0, sender.chains[0], window))
     assert [it.is_intact for it in fresh] == [True, False, False]
 
 
-def refused(watermark: int, chain: bytes, window: Window) -> list[int]:
+def refused(watermark: int, chain: bytes, window: StreamWindow) -> list[int]:
     """First numbers of the pages that were taken before the refusal."""
     taken: list[int] = []
     with pytest.raises(StreamDivergedError):
-        taken.extend(fresh.first for fresh in sift(watermark, chain, window))
+        taken.extend(fresh.first for fresh in new_batches(watermark, chain, window))
     return taken
 
 

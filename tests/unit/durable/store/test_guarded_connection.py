@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from postroad.core.errors import UsageError
-from postroad.durable.store.statements import check_statement
+from postroad.durable.store.guarded_connection import check_statement
 from tests.support.cases import each, naming
 
 
