@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip install -qq --disable-pip-version-check
 
 ARGS          ?=
 WORKERS       ?= 3
@@ -19,7 +20,7 @@ CHAOS_SECONDS ?= 120
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo quick test nightly check bench sim fuzz chaos docs clean
+.PHONY: help demo quick test nightly check bench sim fuzz chaos docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -71,6 +72,14 @@ docs: $(VENV)/.stamp-docs ## build the documentation into docs/_build
 	@$(PY) -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
 	@echo "docs/_build/index.html"
 
+# The notes are what CHANGELOG.md says of this version, or of what comes next if it says nothing.
+dist: $(VENV)/.stamp-test ## build the wheel, the sdist and the release notes into dist
+	@$(PY) -m build --no-isolation --outdir dist .
+	@awk -v version="$$($(PY) -c 'import postroad; print(postroad.__version__)')" '\
+		/^## / { section = $$2 } /^## / || section == "" { next } { notes[section] = notes[section] $$0 "\n" } \
+		END { printf "%s", version in notes ? notes[version] : notes["Unreleased"] }' CHANGELOG.md >dist/NOTES.md
+	@ls dist/*
+
 clean: ## remove the environment, caches and results
 	@rm -rf $(VENV) $(VENV)-3.* build dist docs/_build benchmarks/out .hypothesis .import_linter_cache \
 		.mypy_cache .pytest_cache .ruff_cache
@@ -83,13 +92,14 @@ $(VENV)/.stamp: pyproject.toml
 		echo "Postroad needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1); try make PYTHON=python3.11." >&2; exit 1; }
 	@echo "Preparing $(VENV)"
 	@$(PY) -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
-	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[node]'
+	@$(PIP) 'pip>=25.1' # It is the first that knows dependency groups.
+	@$(PIP) --editable '.[node]'
 	@touch $@
 
 # Without Spark the job of the demo runs in one process.
 $(VENV)/.stamp-spark: $(VENV)/.stamp
 	@echo "Preparing $(VENV) (Spark, about 500 MB: the first time takes a few minutes)"
-	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[node,spark]' && touch $@ || \
+	@$(PIP) --editable '.[node,spark]' && touch $@ || \
 		echo "Spark could not be installed; the demo goes on without it." >&2
 
 # So that Spark starts in half the time.
@@ -101,8 +111,8 @@ $(VENV)/.stamp-classes: $(VENV)/.stamp-test
 $(VENV)/slow_sync.so: tests/support/slow_sync.c $(VENV)/.stamp-test
 	@$(PY) -m tests.support.slow_sync $@
 
-# What one group of targets needs besides, named like the extra in pyproject.toml.
+# What some targets need besides, named like its dependency group in pyproject.toml.
 $(VENV)/.stamp-%: $(VENV)/.stamp
 	@echo "Preparing $(VENV) ($*)"
-	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[$*]'
+	@$(PIP) --editable . --group '$*'
 	@touch $@

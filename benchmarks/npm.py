@@ -25,6 +25,7 @@ def install(packages: Mapping[str, str], below: Path) -> Path:
     Whoever else looks there sees all of them or none.
     """
     versions = "-".join(f"{name}-{version}" for name, version in sorted(packages.items()))
+    versions = versions.replace("/", "+")
     directory = below / versions
     if not directory.exists():
         npm = shutil.which("npm")

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from postroad import run
-from postroad.flows import Flow, flow
+from postroad.flows import FlowContext, flow
 from postroad.node import App, Node, NodeConfig
 from postroad.node.settings import NodeSettings
 
@@ -20,12 +20,12 @@ def book(what: str) -> str:
 
 
 @flow
-async def travel(flow: Flow, city: str) -> str:
+async def travel(ctx: FlowContext, city: str) -> str:
     """What a step returned is recorded, so no step that has ended is done again."""
     print("  the code of the flow runs")
-    train = await flow.step(book, f"train to {city}")
-    paid = await flow.signal("paid", int)
-    room = await flow.step(book, f"room in {city}")
+    train = await ctx.step(book, f"train to {city}")
+    paid = await ctx.wait_for_signal("paid", int)
+    room = await ctx.step(book, f"room in {city}")
     return f"{train}, {room}, {paid} paid"
 
 
@@ -35,12 +35,12 @@ async def main(directory: Path) -> None:
 
     print("the node runs:")
     async with Node(config, app) as node:
-        handle = await node.flows.begin_as("trip of Ada", travel, "Paris")
+        handle = await node.flows.start_flow_with_id("trip of Ada", travel, "Paris")
         while not await node.flows.history(handle.id):  # noqa: ASYNC110 - it is in a database
             await asyncio.sleep(0.01)
     print("the node is gone; it runs again:")
     async with Node(config, app) as node:
-        handle = await node.flows.begin_as("trip of Ada", travel, "Paris")  # It is begun only once.
+        handle = await node.flows.start_flow_with_id("trip of Ada", travel, "Paris")
         await node.flows.signal(handle.id, "paid", 120)
         print(await handle.result())
 

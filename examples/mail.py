@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from postroad import MessagingService, run
-from postroad.durable import Mail, Message, SqliteStore, StaticDirectory, Transaction
+from postroad.durable import DurableQueues, Message, SqliteStore, StaticPeerDirectory, Transaction
 
 
 async def take_order(message: Message, tx: Transaction) -> None:
@@ -26,19 +26,19 @@ async def main(directory: Path) -> None:
         print(f"alpha got the reply: {message.body.decode()}")
         served.set()
 
-    peers = StaticDirectory()
+    peers = StaticPeerDirectory()
     async with (
         MessagingService("example", "alpha") as alpha,
-        Mail(alpha, SqliteStore(directory / "alpha.db"), directory=peers) as alpha_mail,
+        DurableQueues(alpha, SqliteStore(directory / "alpha.db"), directory=peers) as alpha_mail,
     ):
         peers.set("alpha", alpha.address)
         await alpha_mail.consume("served", serve)
-        await alpha_mail.post("beta", "orders", b"tea", reply_to="served")
+        await alpha_mail.send("orders", b"tea", to="beta", reply_to="served")
         print("alpha posted an order, and nobody is there yet")
 
         async with (
             MessagingService("example", "beta") as beta,
-            Mail(beta, SqliteStore(directory / "beta.db"), directory=peers) as beta_mail,
+            DurableQueues(beta, SqliteStore(directory / "beta.db"), directory=peers) as beta_mail,
         ):
             async with beta_mail.transaction() as tx:
                 await tx.execute("CREATE TABLE orders (what TEXT)")

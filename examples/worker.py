@@ -12,19 +12,19 @@ from contextlib import asynccontextmanager
 
 from postroad import run
 from postroad.core.errors import Reject
-from postroad.durable import Message, Retry, Transaction
+from postroad.durable import Message, RetryPolicy, Transaction
 from postroad.node import Node, NodeConfig, app_of, consumes
-from postroad.node.settings import MailSettings, NodeSettings
+from postroad.node.settings import NodeSettings, QueuesSettings
 
 
 @asynccontextmanager
 async def lifespan(node: Node) -> AsyncIterator[None]:
-    async with node.mail.transaction() as tx:
+    async with node.queues.transaction() as tx:
         await tx.execute("CREATE TABLE IF NOT EXISTS resized (picture TEXT)")
     yield
 
 
-@consumes("pictures", retry=Retry(attempts=3, first_s=0.01))
+@consumes("pictures", retry=RetryPolicy(max_attempts=3, initial_delay_s=0.01))
 async def resize(message: Message, tx: Transaction) -> None:
     """The row and the end of the message are one commit, so there is one row for each picture."""
     picture = message.body.decode()
@@ -38,18 +38,18 @@ async def resize(message: Message, tx: Transaction) -> None:
 
 
 async def main() -> None:
-    config = NodeConfig(node=NodeSettings(name="worker"), mail=MailSettings(store="memory"))
+    config = NodeConfig(node=NodeSettings(name="worker"), queues=QueuesSettings(store="memory"))
     async with Node(config, app_of(sys.modules[__name__])) as node:
         for picture in ("cat.png", "notes.txt", "huge.png"):
-            await node.mail.post("worker", "pictures", picture.encode())
+            await node.queues.send("pictures", picture.encode(), to="worker")
         while await count_resized(node) < 2:  # noqa: ASYNC110 - it is in a database
             await asyncio.sleep(0.01)
-        dead = await node.mail.dead_letters()
+        dead = await node.queues.dead_letters.list()
         print(f"dead letter: {dead[0].letter.body.decode()} ({dead[0].detail})")
 
 
 async def count_resized(node: Node) -> int:
-    async with node.mail.transaction() as tx:
+    async with node.queues.transaction() as tx:
         ((rows,),) = await tx.execute("SELECT count(*) FROM resized")
     return int(rows)
 

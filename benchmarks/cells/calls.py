@@ -46,7 +46,7 @@ def far_section(settings: Settings) -> Section:
             Contender(cells, partial(_sample_far, job)),
             Contender(plain, partial(sample, ours, job)),
         ],
-        comparisons=[Comparison(case, cells, plain, goal=0.3)],
+        comparisons=[Comparison(case, cells, plain, goal=0.4)],
     )
 
 

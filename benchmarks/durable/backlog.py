@@ -15,7 +15,14 @@ from benchmarks.durable.nodes import CLUSTER, QUEUE
 from benchmarks.harness import Comparison, Contender, Section
 from benchmarks.messaging.processes import run
 from postroad import MessagingService
-from postroad.durable import Mail, MailConfig, Message, SqliteStore, StaticDirectory, Transaction
+from postroad.durable import (
+    DurableQueues,
+    DurableQueuesConfig,
+    Message,
+    SqliteStore,
+    StaticPeerDirectory,
+    Transaction,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +36,7 @@ QUICK_BACKLOG = 50_000
 PROBE = 50_000
 TIMEOUT_S = 300.0
 MIB = 1024 * 1024
-CONFIG = MailConfig(inbox_bytes_max=4096 * MIB, sender_bytes_max=4096 * MIB)
+CONFIG = DurableQueuesConfig(inbox_bytes_max=4096 * MIB, sender_bytes_max=4096 * MIB)
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,9 @@ def fill(announce: Announce, path: Path, loop: str, size: int) -> None:
     async def work() -> None:
         async with (
             MessagingService(CLUSTER, "keeper") as service,
-            Mail(service, SqliteStore(path), directory=StaticDirectory(), config=CONFIG) as mail,
+            DurableQueues(
+                service, SqliteStore(path), directory=StaticPeerDirectory(), config=CONFIG
+            ) as mail,
         ):
             await _post(mail, "nobody", PROBE)
             rate_empty = await _post(mail, "nobody", PROBE)
@@ -118,14 +127,14 @@ def fill(announce: Announce, path: Path, loop: str, size: int) -> None:
     run(work(), loop)
 
 
-async def _post(mail: Mail, peer: str, count: int) -> float:
+async def _post(mail: DurableQueues, peer: str, count: int) -> float:
     """Post many messages, many at a time; how many that were per second."""
     began = monotonic()
     numbers = iter(range(count))
 
     async def post_each(numbers: Iterator[int]) -> None:
         for _ in numbers:
-            await mail.post(peer, QUEUE, bytes(100))
+            await mail.send(QUEUE, bytes(100), to=peer)
 
     await asyncio.gather(*(post_each(numbers) for _ in range(IN_FLIGHT)))
     return count / (monotonic() - began)
@@ -143,7 +152,9 @@ def restart(announce: Announce, path: Path, loop: str) -> None:
 
         async with (
             MessagingService(CLUSTER, "keeper") as service,
-            Mail(service, SqliteStore(path), directory=StaticDirectory(), config=CONFIG) as mail,
+            DurableQueues(
+                service, SqliteStore(path), directory=StaticPeerDirectory(), config=CONFIG
+            ) as mail,
         ):
             await mail.consume(QUEUE, handle)
             announce(await first)

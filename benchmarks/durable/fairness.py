@@ -13,12 +13,12 @@ from benchmarks.harness import Comparison, Contender, Section
 from benchmarks.messaging.processes import run
 from postroad import MessagingService
 from postroad.durable import (
-    Draft,
-    Mail,
-    MailConfig,
+    DurableQueues,
+    DurableQueuesConfig,
     MemoryStore,
     Message,
-    StaticDirectory,
+    OutgoingMessage,
+    StaticPeerDirectory,
     Transaction,
 )
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PEERS = 200
 MESSAGES = 400
 # Small windows, so that each peer needs many turns.
-CONFIG = MailConfig(page_letters_max=20, window_bytes=8_192, windows_max=2)
+CONFIG = DurableQueuesConfig(batch_messages_max=20, window_bytes=8_192, windows_max=2)
 # What the peer with least has when half of everything has arrived, as a part of the average.
 GOAL = 0.5
 
@@ -74,7 +74,7 @@ def run_peers(announce: Announce, loop: str) -> None:
             for number in range(PEERS):
                 name = f"peer-{number}"
                 service = await stack.enter_async_context(MessagingService(CLUSTER, name))
-                mail = Mail(service, MemoryStore(), directory=StaticDirectory())
+                mail = DurableQueues(service, MemoryStore(), directory=StaticPeerDirectory())
                 await stack.enter_async_context(mail)
                 counts[name] = 0
                 await mail.consume(QUEUE, partial(handle, name))
@@ -90,10 +90,12 @@ def run_office(announce: Announce, scratch: Path, loop: str, addresses: dict[str
     """Body of the process that has mail for all, posted before it knows where they are."""
 
     async def work() -> None:
-        directory = StaticDirectory()
+        directory = StaticPeerDirectory()
         async with mail_node(scratch, "office", directory, CONFIG) as mail:
             for name in addresses:
-                await mail.post_all([Draft(peer=name, queue=QUEUE, body=bytes(100))] * MESSAGES)
+                await mail.send_many(
+                    [OutgoingMessage(to=name, queue=QUEUE, body=bytes(100))] * MESSAGES
+                )
             for name, address in addresses.items():
                 directory.set(name, address)
             announce(True)

@@ -14,7 +14,7 @@ from benchmarks.durable.disk import measure_latency_us
 from benchmarks.durable.nodes import QUEUE, mail_node
 from benchmarks.harness import Comparison, Contender, Section
 from benchmarks.messaging.processes import run
-from postroad.durable import Message, StaticDirectory, Transaction
+from postroad.durable import Message, StaticPeerDirectory, Transaction
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ def run_receiver(announce: Announce, scratch: Path, loop: str) -> None:
         async def handle(message: Message, tx: Transaction) -> None:
             tx.reply(message, perf_counter_ns().to_bytes(8, "big"))
 
-        directory = StaticDirectory()
+        directory = StaticPeerDirectory()
         async with mail_node(scratch, "receiver", directory) as mail:
             await mail.consume(QUEUE, handle)
 
@@ -86,13 +86,13 @@ def run_sender(announce: Announce, scratch: Path, loop: str, address: str, secon
     """Body of the sending process; the clock is the same in all processes."""
 
     async def work() -> None:
-        async with mail_node(scratch, "sender", StaticDirectory({"receiver": address})) as mail:
+        async with mail_node(scratch, "sender", StaticPeerDirectory({"receiver": address})) as mail:
             own = str(mail.service.address).encode()
             await mail.service.request(address, "benchmark.meet", own)
             samples = []
             for _ in range(WARM_UP + int(seconds / PAUSE_S / 2)):
                 start = perf_counter_ns()
-                reply = await mail.request("receiver", QUEUE, bytes(100), timeout=10.0)
+                reply = await mail.request(QUEUE, bytes(100), to="receiver", timeout=10.0)
                 samples.append(int.from_bytes(reply.body, "big") - start)
                 await asyncio.sleep(PAUSE_S)
             announce(median(samples[WARM_UP:]) / 1000)

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from postroad import MessagingService
-from postroad.durable import Directory, Mail, MailConfig, SqliteStore
+from postroad.durable import DurableQueues, DurableQueuesConfig, PeerDirectory, SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -18,12 +18,14 @@ CLUSTER, QUEUE = "benchmark", "letters"
 
 @asynccontextmanager
 async def mail_node(
-    scratch: Path, name: str, directory: Directory, config: MailConfig | None = None
-) -> AsyncIterator[Mail]:
+    scratch: Path, name: str, directory: PeerDirectory, config: DurableQueuesConfig | None = None
+) -> AsyncIterator[DurableQueues]:
     """A node with an empty store."""
     with TemporaryDirectory(dir=scratch) as place:
         async with (
             MessagingService(CLUSTER, name) as service,
-            Mail(service, SqliteStore(f"{place}/m.db"), directory=directory, config=config) as mail,
+            DurableQueues(
+                service, SqliteStore(f"{place}/m.db"), directory=directory, config=config
+            ) as mail,
         ):
             yield mail

@@ -16,8 +16,8 @@ from benchmarks.durable.nodes import mail_node
 from benchmarks.flows.job import add_one
 from benchmarks.harness import Comparison, Contender, Section
 from benchmarks.messaging.processes import run
-from postroad.durable import StaticDirectory
-from postroad.flows import Flow, FlowHandle, Flows, flow
+from postroad.durable import StaticPeerDirectory
+from postroad.flows import FlowContext, FlowHandle, FlowService, flow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,16 +47,16 @@ async def rest() -> None:
 
 
 @flow
-async def take_steps(flow: Flow, before: int) -> int:
+async def take_steps(ctx: FlowContext, before: int) -> int:
     """Take so many steps, and then turn by turn those that are measured."""
     number = 0
     for _ in range(before):
-        number = await flow.step(add_one, number)
+        number = await ctx.step(add_one, number)
     for _ in range(MEASURED // TURN):
-        await flow.signal("go", bool)
+        await ctx.wait_for_signal("go", bool)
         for _ in range(TURN):
-            number = await flow.step(count_up, number)
-        await flow.step(rest)
+            number = await ctx.step(count_up, number)
+        await ctx.step(rest)
     return number
 
 
@@ -95,11 +95,11 @@ def run_pair(announce: Announce, scratch: Path, loop: str) -> None:
 
     async def work() -> None:
         async with (
-            mail_node(scratch, "walker", StaticDirectory()) as mail,
-            Flows(mail, [take_steps]) as flows,
+            mail_node(scratch, "walker", StaticPeerDirectory()) as mail,
+            FlowService(mail, [take_steps]) as flows,
         ):
-            old = await flows.begin(take_steps, STEPS - MEASURED)
-            new = await flows.begin(take_steps, 0)
+            old = await flows.start_flow(take_steps, STEPS - MEASURED)
+            new = await flows.start_flow(take_steps, 0)
             early: list[float] = []
             late: list[float] = []
             for _ in range(MEASURED // TURN):
@@ -112,7 +112,7 @@ def run_pair(announce: Announce, scratch: Path, loop: str) -> None:
     run(work(), loop)
 
 
-async def _take_turn(flows: Flows, handle: FlowHandle[int]) -> list[float]:
+async def _take_turn(flows: FlowService, handle: FlowHandle[int]) -> list[float]:
     """Have one of the flows go on; the seconds from each step to the next."""
     _times.clear()
     _has_finished.clear()

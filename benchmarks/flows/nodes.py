@@ -17,8 +17,15 @@ from benchmarks.flows.job import (
     treble,
 )
 from benchmarks.messaging.processes import run
-from postroad.durable import StaticDirectory
-from postroad.flows import Flow, Flows, Session, flow, responds_to
+from postroad.durable import StaticPeerDirectory
+from postroad.flows import (
+    FlowContext,
+    FlowService,
+    FlowSession,
+    SyncFlowContext,
+    flow,
+    responder,
+)
 
 if TYPE_CHECKING:
     from benchmarks.children import Announce
@@ -28,44 +35,64 @@ MEETING = "benchmark.meet"
 
 
 @flow
-async def three_steps(flow: Flow, number: int) -> int:
+async def three_steps(ctx: FlowContext, number: int) -> int:
     """What DBOS is given too."""
-    number = await flow.step(add_one, number)
-    number = await flow.step(treble, number)
-    return await flow.step(take_two, number)
+    number = await ctx.step(add_one, number)
+    number = await ctx.step(treble, number)
+    return await ctx.step(take_two, number)
 
 
 @flow
-async def ping(flow: Flow, peer: str) -> str:
+def plain_steps(ctx: SyncFlowContext, number: int) -> int:
+    """The same as a plain function."""
+    number = ctx.step(add_one, number)
+    number = ctx.step(treble, number)
+    return ctx.step(take_two, number)
+
+
+@flow
+async def three_reads(ctx: FlowContext, number: int) -> int:
+    """The same without commits of their own."""
+    number = await ctx.read(add_one, number)
+    number = await ctx.read(treble, number)
+    return await ctx.read(take_two, number)
+
+
+LOCAL_FLOWS = {it.name: it for it in (three_steps, plain_steps, three_reads)}
+
+
+@flow
+async def ping(ctx: FlowContext, peer: str) -> str:
     """Ask the other node, and return what it says."""
-    return await flow.open(peer).send_and_receive("Ping", str)
+    return await ctx.open_session(peer).send_and_receive("Ping", str)
 
 
-@responds_to(ping)
-async def pong(flow: Flow, session: Session) -> str:
+@responder(ping)
+async def pong(ctx: FlowContext, session: FlowSession) -> str:
     """Answer one question."""
     text = await session.receive(str)
     await session.send("Pong")
     return text
 
 
-def measure_local(job: Job) -> float:
+def measure_local(job: Job, name: str = "three_steps") -> float:
     """Take one sample of flows of three steps, on an empty store."""
-    with in_own_scratch(job) as job, running(run_local, job) as child:
+    with in_own_scratch(job) as job, running(run_local, job, name) as child:
         return float(child.receive(job.timeout_s))
 
 
-def run_local(announce: Announce, job: Job) -> None:
+def run_local(announce: Announce, job: Job, name: str) -> None:
     """Body of the process."""
+    definition = LOCAL_FLOWS[name]
 
     async def work() -> None:
         async with (
-            mail_node(job.scratch, INITIATOR, StaticDirectory()) as mail,
-            Flows(mail, [three_steps]) as flows,
+            mail_node(job.scratch, INITIATOR, StaticPeerDirectory()) as mail,
+            FlowService(mail, [definition]) as flows,
         ):
 
             async def complete(number: int) -> None:
-                result = await flows.run(three_steps, number)
+                result = await flows.run_flow(definition, number)
                 expect(number, result)
 
             announce(await flows_per_second(job, complete))
@@ -85,8 +112,8 @@ def run_responder(announce: Announce, job: Job) -> None:
     """Body of the process that answers."""
 
     async def work() -> None:
-        directory = StaticDirectory()
-        async with mail_node(job.scratch, RESPONDER, directory) as mail, Flows(mail, [pong]):
+        directory = StaticPeerDirectory()
+        async with mail_node(job.scratch, RESPONDER, directory) as mail, FlowService(mail, [pong]):
             mail.service.serve(
                 MEETING, lambda message: directory.set(INITIATOR, message.payload.decode())
             )
@@ -101,13 +128,13 @@ def run_initiator(announce: Announce, job: Job, address: str) -> None:
 
     async def work() -> None:
         async with (
-            mail_node(job.scratch, INITIATOR, StaticDirectory({RESPONDER: address})) as mail,
-            Flows(mail, [ping]) as flows,
+            mail_node(job.scratch, INITIATOR, StaticPeerDirectory({RESPONDER: address})) as mail,
+            FlowService(mail, [ping]) as flows,
         ):
             await mail.service.request(address, MEETING, str(mail.service.address).encode())
 
             async def complete(_number: int) -> None:
-                answer = await flows.run(ping, RESPONDER)
+                answer = await flows.run_flow(ping, RESPONDER)
                 if answer != "Pong":
                     raise ValueError(f"the other node answered {answer!r}")
 

@@ -21,8 +21,8 @@ from benchmarks.durable.nodes import CLUSTER
 from benchmarks.harness import BenchmarkFailed, Comparison, Contender, Section
 from benchmarks.messaging.processes import run
 from postroad import MessagingService
-from postroad.durable import Mail, SqliteStore, StaticDirectory
-from postroad.flows import Flow, Flows, FlowsConfig, Status, flow
+from postroad.durable import DurableQueues, SqliteStore, StaticPeerDirectory
+from postroad.flows import FlowContext, FlowsConfig, FlowService, FlowStatus, flow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -41,15 +41,15 @@ RESTART_S_MAX = 10.0
 
 
 @flow
-async def await_signal(flow: Flow) -> str:
+async def await_signal(ctx: FlowContext) -> str:
     """Wait for somebody's word, and return it."""
-    return await flow.signal("go", str)
+    return await ctx.wait_for_signal("go", str)
 
 
 @flow
-async def sleep_a_day(flow: Flow) -> None:
+async def sleep_a_day(ctx: FlowContext) -> None:
     """Wait for a time that does not come."""
-    await flow.sleep(DAY_S)
+    await ctx.sleep(DAY_S)
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,12 @@ def _section(crowd: Crowd, case: str, unit: str, figure: str, budget: float) -> 
 
 
 @asynccontextmanager
-async def flows_on(path: Path) -> AsyncIterator[Flows]:
+async def flows_on(path: Path) -> AsyncIterator[FlowService]:
     """A node that runs the flows of a store."""
     async with (
         MessagingService(CLUSTER, "keeper") as service,
-        Mail(service, SqliteStore(path), directory=StaticDirectory()) as mail,
-        Flows(mail, [await_signal, sleep_a_day]) as flows,
+        DurableQueues(service, SqliteStore(path), directory=StaticPeerDirectory()) as mail,
+        FlowService(mail, [await_signal, sleep_a_day]) as flows,
     ):
         yield flows
 
@@ -142,14 +142,16 @@ def park(announce: Announce, path: Path, loop: str, size: int) -> None:
     run(work(), loop)
 
 
-async def _begin(flows: Flows, count: int) -> str:
+async def _begin(flows: FlowService, count: int) -> str:
     """Begin so many, each kind in turn, and return the id of one that waits for a signal."""
     numbers = iter(range(count))
     waiting_ids = []
 
     async def begin_each(numbers: Iterator[int]) -> None:
         for number in numbers:
-            handle = await (flows.begin(sleep_a_day) if number % 2 else flows.begin(await_signal))
+            handle = await (
+                flows.start_flow(sleep_a_day) if number % 2 else flows.start_flow(await_signal)
+            )
             if number == 0:
                 waiting_ids.append(handle.id)
 
@@ -164,7 +166,7 @@ def restart(announce: Announce, path: Path, loop: str, waiting_id: str) -> None:
         before = _resident_kib()
         async with flows_on(path) as flows:
             await flows.signal(waiting_id, "go", "gone")
-            answer = await (await flows.handle(waiting_id)).result()
+            answer = await (await flows.get_handle(waiting_id)).result()
             if answer != "gone":
                 raise ValueError(f"the flow that got a signal returned {answer!r}")
             ended = monotonic()
@@ -174,10 +176,10 @@ def restart(announce: Announce, path: Path, loop: str, waiting_id: str) -> None:
     run(work(), loop)
 
 
-async def _count_waiting(flows: Flows) -> int:
+async def _count_waiting(flows: FlowService) -> int:
     """How many still run, page by page."""
     count, last = 0, None
-    while page := await flows.list(status=Status.RUNNING, before=last, limit=PAGE):
+    while page := await flows.list(status=FlowStatus.RUNNING, before=last, limit=PAGE):
         count, last = count + len(page), page[-1].id
     return count
 

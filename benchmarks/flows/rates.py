@@ -22,6 +22,9 @@ MANY_LONGER = 2.0
 MANY_ROUNDS_MAX = 3
 
 LOCAL, PAIR = "postroad, three local steps", "postroad, ping-pong"
+PLAIN, READS = "postroad, three steps of a `def`", "postroad, three local reads"
+# A plain function may cost so much more than a coroutine, and reads must cost less than steps.
+PLAIN_GOAL, READS_GOAL = 0.8, 1.2
 # Its name in the table -> the way and the journal.
 DBOS_ONE = {
     "DBOS, default journal": ("threads", "delete"),
@@ -63,6 +66,8 @@ def _section(
         unit="flows/s",
         contenders=[
             Contender(LOCAL, partial(nodes.measure_local, job)),
+            Contender(PLAIN, partial(nodes.measure_local, job, "plain_steps")),
+            Contender(READS, partial(nodes.measure_local, job, "three_reads")),
             Contender(PAIR, partial(nodes.measure_pair, job)),
             *(
                 Contender(name, partial(dbos.measure, way, journal, job))
@@ -70,9 +75,13 @@ def _section(
             ),
         ],
         comparisons=[
-            Comparison(case, ours, peer, goal=GOAL)
-            for ours, case in cases.items()
-            for peer in peers
+            *(
+                Comparison(case, ours, peer, goal=GOAL)
+                for ours, case in cases.items()
+                for peer in peers
+            ),
+            Comparison(f"a plain `def`, {pace}", PLAIN, LOCAL, goal=PLAIN_GOAL),
+            Comparison(f"reads, {pace}", READS, LOCAL, goal=READS_GOAL),
         ],
         rounds_max=rounds_max,
     )

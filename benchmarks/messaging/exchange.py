@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from benchmarks.messaging.processes import Peer
 
 POSTROAD = "postroad"
+POSTROAD_ASYNC = "postroad with an async def handler"
 POSTROAD_TLS = "postroad with mutual TLS 1.3"
 POSTROAD_ASYNCIO = "postroad on the asyncio loop"
 BARE = "bare asyncio.Protocol"
@@ -48,6 +49,7 @@ def rate_section(settings: Settings) -> Section:
             _contender(NATS, nats_core, job),
             _contender(GRPC, grpc_unary, job),
             _contender(ZMQ, zmq_router, job),
+            _contender(POSTROAD_ASYNC, ours, replace(job, has_async_handler=True)),
             _contender(POSTROAD_TLS, ours, _secured(job, settings)),
             _contender(POSTROAD_ASYNCIO, ours, replace(job, loop="asyncio")),
         ],
@@ -56,6 +58,8 @@ def rate_section(settings: Settings) -> Section:
             Comparison(case, POSTROAD, GRPC, goal=20.0),
             Comparison(case, POSTROAD, BARE, goal=0.5),
             Comparison(case, POSTROAD, ZMQ),
+            # The handlers of nats-py are coroutine functions too.
+            Comparison(f"{case}, async def handlers", POSTROAD_ASYNC, NATS, goal=5.0),
             Comparison(f"{case}, ours with TLS", POSTROAD_TLS, POSTROAD),
             Comparison(f"{case}, ours on asyncio loop", POSTROAD_ASYNCIO, POSTROAD),
         ],

@@ -25,13 +25,17 @@ class Job:
     in_flight: int = 1
     payload_bytes: int = 100
     certificates: Path | None = None
+    # Whether the handler of the server is a coroutine function.
+    has_async_handler: bool = False
     # Processors the server and the client are held on; None leaves it to the kernel.
     cores: tuple[int, int] | None = None
 
     @property
     def subject(self) -> str:
-        """Where to send to: `echo` returns the payload, `sink` one byte."""
-        return "sink" if self.workload == "goodput" else "echo"
+        """Where to send to: `echo` and `echo_async` return the payload, `sink` one byte."""
+        if self.workload == "goodput":
+            return "sink"
+        return "echo_async" if self.has_async_handler else "echo"
 
     def expected(self, payload: bytes) -> bytes:
         """The reply a correct server gives."""

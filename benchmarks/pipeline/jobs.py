@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import BenchmarkFailed
 from benchmarks.pipeline.bare import INPUT_SCHEMA, OUTPUT_SCHEMA
-from postroad.durable import Mail, SqliteStore, Store
+from postroad.durable import DurableQueues, SqliteStore, Store
 from postroad.pipeline import Job, JobBuilder, make_input, make_output
 from postroad.pipeline.spark.runner import SparkRunner
 
@@ -63,7 +63,7 @@ def make_runner(
     job: Job,
     store: Store,
     checkpoint: Path | None,
-    mail: Mail | None = None,
+    mail: DurableQueues | None = None,
     runner_class: type[SparkRunner] = SparkRunner,
     **session: Any,
 ) -> SparkRunner:

@@ -58,7 +58,7 @@ async def _run_job(directory: Path) -> float:
         taken_s = []
         for number in range(WARM_UP + MESSAGES):
             started_s = time.perf_counter()
-            await mail.post(NODE, QUEUE, b'{"n":%d,"text":"x"}' % (number * 100 + 3))
+            await mail.send(QUEUE, b'{"n":%d,"text":"x"}' % (number * 100 + 3), to=NODE)
             await _wait_for(runner, number + 1)
             taken_s.append(time.perf_counter() - started_s)
             await asyncio.sleep(PAUSE_S)

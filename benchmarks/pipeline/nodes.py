@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from postroad import MessagingService
-from postroad.durable import Mail, MailConfig, SqliteStore, StaticDirectory
+from postroad.durable import DurableQueues, DurableQueuesConfig, SqliteStore, StaticPeerDirectory
 from postroad.pipeline import Job, JobBuilder
 
 NODE, PEER = "alpha", "beta"
@@ -18,13 +18,13 @@ FUNCTIONS = "benchmarks.pipeline.functions"
 
 
 @asynccontextmanager
-async def mail_node(directory: Path) -> AsyncIterator[Mail]:
+async def mail_node(directory: Path) -> AsyncIterator[DurableQueues]:
     """A node whose peer is away."""
-    config = MailConfig(bridge_first_s=30.0, bridge_max_s=60.0)
+    config = DurableQueuesConfig(bridge_initial_delay_s=30.0, bridge_max_delay_s=60.0)
     async with MessagingService("bench", NODE) as service:
         store = SqliteStore(directory / "node.db")
-        peers = StaticDirectory({PEER: NOWHERE})
-        async with Mail(service, store, directory=peers, config=config) as mail:
+        peers = StaticPeerDirectory({PEER: NOWHERE})
+        async with DurableQueues(service, store, directory=peers, config=config) as mail:
             yield mail
 
 

@@ -13,10 +13,10 @@ from benchmarks.harness import BenchmarkFailed, Comparison, Contender, Section
 from benchmarks.pipeline.jobs import LIMIT_S, make_runner, run_timed
 from benchmarks.pipeline.nodes import NODE, PEER, QUEUE, mail_node, make_job
 from benchmarks.pipeline.session import shared_session
-from postroad.durable import Letter, SqliteStore
-from postroad.durable.letters import encode_letter
+from postroad.durable import SqliteStore, StoredMessage
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.queries import find_peer
+from postroad.durable.stored_messages import encode_stored_message
 
 if TYPE_CHECKING:
     from benchmarks.harness import Settings
@@ -48,7 +48,9 @@ def _letters(start: int, count: int) -> list[bytes]:
     for number in range(start, start + count):
         begin = b'{"n":%d,"text":"' % number
         body = begin + b"x" * (98 - len(begin)) + b'"}'
-        letters.append(encode_letter(Letter(id=number + 1, queue=QUEUE, body=body, posted_ms=1)))
+        letters.append(
+            encode_stored_message(StoredMessage(id=number + 1, queue=QUEUE, body=body, sent_ms=1))
+        )
     return letters
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from postroad.flows import life, session
-from postroad.flows.life import Status
-from postroad.flows.session import State
+from postroad.flows.life import FlowStatus
+from postroad.flows.session import SessionState
 
 from .shapes import BAR_HEIGHT, BOX_HEIGHT, BOX_WIDTH, Way, across, arc, arrow, box, label, opening
 from .shapes import state_box as _box
@@ -24,12 +24,12 @@ Causes = dict[tuple[str, str], list[str]]
 def draw_life() -> str:
     """What can happen to a flow, as SVG."""
     causes: Causes = {}
-    for (before, happening), turn in life.TABLE.items():
-        causes.setdefault((before, turn.status), []).append(happening.value)
-    rows = {it: (x, _LIFE_Y) for it, x in _LIFE_COLUMNS.items()}
-    boxes = [_box(*place, _LIFE_COLOURS[it], it.value) for it, place in rows.items()]
-    boxes += [_box(x, y, _OVER, it.value) for it, (x, y) in _LIFE_ENDS.items()]
-    boxes.append(_bar(_LIFE_WIDTH, _LIFE_BOTTOM, Status.KILLED))
+    for (before, trigger), transition in life.STATUS_TRANSITIONS.items():
+        causes.setdefault((before, transition.status), []).append(trigger.value)
+    rows = {status: (x, _LIFE_Y) for status, x in _LIFE_COLUMNS.items()}
+    boxes = [_box(*place, _LIFE_COLOURS[status], status.value) for status, place in rows.items()]
+    boxes += [_box(x, y, _OVER, status.value) for status, (x, y) in _LIFE_ENDS.items()]
+    boxes.append(_bar(_LIFE_WIDTH, _LIFE_BOTTOM, FlowStatus.KILLED))
     head = opening(_LIFE_WIDTH, _LIFE_BOTTOM + 60, "The life of a flow")
     return _draw(head, boxes, causes, _life_ways())
 
@@ -37,17 +37,17 @@ def draw_life() -> str:
 def draw_session() -> str:
     """What changes the state of a session, as SVG."""
     causes: Causes = {}
-    for (before, cause), move in session.TABLE.items():
+    for (before, trigger), move in session.SESSION_TRANSITIONS.items():
         if move.state is not before:
-            is_said = move.reaction.value.startswith("say ")
-            text = f"{cause.value} ({move.reaction.value})" if is_said else cause.value
+            is_said = move.action.value.startswith("say ")
+            text = f"{trigger.value} ({move.action.value})" if is_said else trigger.value
             causes.setdefault((before, move.state), []).append(text)
     colours = [_WAITING, _WAITING, _WORKING, _TROUBLED]
     boxes = [
         _box(x, _SESSION_Y, colour, it.value)
         for (it, x), colour in zip(_SESSION_COLUMNS.items(), colours, strict=True)
     ]
-    boxes.append(_bar(_SESSION_WIDTH, _SESSION_BOTTOM, State.CLOSED))
+    boxes.append(_bar(_SESSION_WIDTH, _SESSION_BOTTOM, SessionState.CLOSED))
     head = opening(_SESSION_WIDTH, _SESSION_BOTTOM + 60, "One end of a session")
     return _draw(head, boxes, causes, _session_ways())
 
@@ -65,12 +65,14 @@ def _bar(width: int, y: int, name: str) -> str:
     return box(20, y, width - 40, BAR_HEIGHT, _OVER, name)
 
 
-def _down(columns: Mapping[Status, int] | Mapping[State, int], y: int, bar_y: int) -> Ways:
+def _down(
+    columns: Mapping[FlowStatus, int] | Mapping[SessionState, int], y: int, bar_y: int
+) -> Ways:
     """From each box to the bar at the bottom."""
-    end = Status.KILLED if Status.RUNNING in columns else State.CLOSED
+    end = FlowStatus.KILLED if FlowStatus.RUNNING in columns else SessionState.CLOSED
     return {
-        (it, end): Way(f"M {x} {y} V {bar_y}", x + 8, bar_y - 12, is_centred=False)
-        for it, x in columns.items()
+        (status, end): Way(f"M {x} {y} V {bar_y}", x + 8, bar_y - 12, is_centred=False)
+        for status, x in columns.items()
     }
 
 
@@ -78,22 +80,22 @@ def _down(columns: Mapping[Status, int] | Mapping[State, int], y: int, bar_y: in
 
 _LIFE_WIDTH, _LIFE_Y, _LIFE_BOTTOM = 1270, 260, 470
 _LIFE_COLUMNS = {
-    Status.HELD: 100,
-    Status.QUEUED: 300,
-    Status.RUNNING: 530,
-    Status.RETRYING: 760,
-    Status.PARKED: 960,
-    Status.PAUSED: 1170,
+    FlowStatus.HELD: 100,
+    FlowStatus.QUEUED: 300,
+    FlowStatus.RUNNING: 530,
+    FlowStatus.RETRYING: 760,
+    FlowStatus.PARKED: 960,
+    FlowStatus.PAUSED: 1170,
 }
 _LIFE_COLOURS = {
-    Status.HELD: _WAITING,
-    Status.QUEUED: _WAITING,
-    Status.RUNNING: _WORKING,
-    Status.RETRYING: _TROUBLED,
-    Status.PARKED: _TROUBLED,
-    Status.PAUSED: _WAITING,
+    FlowStatus.HELD: _WAITING,
+    FlowStatus.QUEUED: _WAITING,
+    FlowStatus.RUNNING: _WORKING,
+    FlowStatus.RETRYING: _TROUBLED,
+    FlowStatus.PARKED: _TROUBLED,
+    FlowStatus.PAUSED: _WAITING,
 }
-_LIFE_ENDS = {Status.DONE: (450, 50), Status.FAILED: (610, 50)}
+_LIFE_ENDS = {FlowStatus.COMPLETED: (450, 50), FlowStatus.FAILED: (610, 50)}
 
 
 def _life_ways() -> Ways:
@@ -105,20 +107,36 @@ def _life_ways() -> Ways:
     end_y = 50 + BOX_HEIGHT // 2
     loop = f"M {left} {above} C {left - 60} {above - 10} {left - 20} {top - 50} {left + 15} {top}"
     return {
-        (Status.HELD, Status.RUNNING): arc(held + 30, left + 12, bottom, 60, 300, bottom + 52),
-        (Status.QUEUED, Status.RUNNING): across(queued, running, below, below - 8),
-        (Status.QUEUED, Status.PAUSED): arc(queued + 30, paused + 30, bottom, 190, 645, 432),
-        (Status.RUNNING, Status.RUNNING): Way(loop, left - 28, top - 22),
-        (Status.RUNNING, Status.DONE): _straight(running - 20, top, done, end_y, 466, 140),
-        (Status.RUNNING, Status.FAILED): _straight(running + 10, top, failed, end_y, 572, 140),
-        (Status.RUNNING, Status.RETRYING): across(running, retrying, above, above - 8),
-        (Status.RETRYING, Status.RUNNING): across(retrying, running, below, below + 19),
-        (Status.RUNNING, Status.PARKED): arc(running + 34, parked, top, -90, 750, 161),
-        (Status.PARKED, Status.RUNNING): arc(parked - 20, running + 44, bottom, 90, 750, 362),
-        (Status.RUNNING, Status.PAUSED): arc(running + 50, paused + 20, top, -170, 880, 101),
-        (Status.PAUSED, Status.RUNNING): arc(paused - 20, running + 28, bottom, 150, 850, 404),
-        (Status.RETRYING, Status.PAUSED): arc(retrying + 40, paused - 20, top, -60, 1050, 190),
-        (Status.PARKED, Status.PAUSED): across(parked, paused, above, above - 8),
+        (FlowStatus.HELD, FlowStatus.RUNNING): arc(
+            held + 30, left + 12, bottom, 60, 300, bottom + 52
+        ),
+        (FlowStatus.QUEUED, FlowStatus.RUNNING): across(queued, running, below, below - 8),
+        (FlowStatus.QUEUED, FlowStatus.PAUSED): arc(
+            queued + 30, paused + 30, bottom, 190, 645, 432
+        ),
+        (FlowStatus.RUNNING, FlowStatus.RUNNING): Way(loop, left - 28, top - 22),
+        (FlowStatus.RUNNING, FlowStatus.COMPLETED): _straight(
+            running - 20, top, done, end_y, 466, 140
+        ),
+        (FlowStatus.RUNNING, FlowStatus.FAILED): _straight(
+            running + 10, top, failed, end_y, 572, 140
+        ),
+        (FlowStatus.RUNNING, FlowStatus.RETRYING): across(running, retrying, above, above - 8),
+        (FlowStatus.RETRYING, FlowStatus.RUNNING): across(retrying, running, below, below + 19),
+        (FlowStatus.RUNNING, FlowStatus.PARKED): arc(running + 34, parked, top, -90, 750, 161),
+        (FlowStatus.PARKED, FlowStatus.RUNNING): arc(
+            parked - 20, running + 44, bottom, 90, 750, 362
+        ),
+        (FlowStatus.RUNNING, FlowStatus.PAUSED): arc(
+            running + 50, paused + 20, top, -170, 880, 101
+        ),
+        (FlowStatus.PAUSED, FlowStatus.RUNNING): arc(
+            paused - 20, running + 28, bottom, 150, 850, 404
+        ),
+        (FlowStatus.RETRYING, FlowStatus.PAUSED): arc(
+            retrying + 40, paused - 20, top, -60, 1050, 190
+        ),
+        (FlowStatus.PARKED, FlowStatus.PAUSED): across(parked, paused, above, above - 8),
         **_down(_LIFE_COLUMNS, bottom, _LIFE_BOTTOM),
     }
 
@@ -130,7 +148,12 @@ def _straight(x: int, y: int, end_x: int, end_y: int, text_x: int, text_y: int) 
 # Where things stand in a session.
 
 _SESSION_WIDTH, _SESSION_Y, _SESSION_BOTTOM = 1000, 110, 270
-_SESSION_COLUMNS = {State.FRESH: 90, State.INITIATING: 360, State.OPEN: 630, State.ENDED: 900}
+_SESSION_COLUMNS = {
+    SessionState.NEW: 90,
+    SessionState.INITIATING: 360,
+    SessionState.OPEN: 630,
+    SessionState.ENDED: 900,
+}
 
 
 def _session_ways() -> Ways:
@@ -138,9 +161,9 @@ def _session_ways() -> Ways:
     top, bottom = _SESSION_Y - BOX_HEIGHT // 2, _SESSION_Y + BOX_HEIGHT // 2
     text_y = _SESSION_Y - 8
     return {
-        (State.FRESH, State.INITIATING): across(fresh, initiating, _SESSION_Y, text_y),
-        (State.INITIATING, State.OPEN): across(initiating, open_, _SESSION_Y, text_y),
-        (State.OPEN, State.ENDED): across(open_, ended, _SESSION_Y, text_y),
-        (State.INITIATING, State.ENDED): arc(initiating, ended, top, -70, 630, 46),
+        (SessionState.NEW, SessionState.INITIATING): across(fresh, initiating, _SESSION_Y, text_y),
+        (SessionState.INITIATING, SessionState.OPEN): across(initiating, open_, _SESSION_Y, text_y),
+        (SessionState.OPEN, SessionState.ENDED): across(open_, ended, _SESSION_Y, text_y),
+        (SessionState.INITIATING, SessionState.ENDED): arc(initiating, ended, top, -70, 630, 46),
         **_down(_SESSION_COLUMNS, bottom, _SESSION_BOTTOM),
     }

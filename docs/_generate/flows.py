@@ -12,9 +12,9 @@ from postroad import flows
 from postroad.core import fault_points as faults
 from postroad.core.errors import PostroadError
 from postroad.flows import FlowError, life, scheduling, session
-from postroad.flows.hospital import STAFF, Diagnosis
-from postroad.flows.life import ENDED, Happening, Status
-from postroad.flows.session import Cause, State
+from postroad.flows.hospital import FAILURE_RULES, FailureAction
+from postroad.flows.life import TERMINAL_STATUSES, FlowStatus, FlowTrigger
+from postroad.flows.session import SessionState, SessionTrigger
 
 from .tables import table
 
@@ -22,18 +22,18 @@ E = TypeVar("E", bound=StrEnum)
 
 # What needs no explanation where it stands in the code.
 _PLAIN_STATUSES = {
-    Status.RUNNING: "It works, or waits for something.",
-    Status.DONE: "It has returned.",
-    Status.FAILED: "It has failed, by a `FlowError` or because it took too long.",
-    Status.KILLED: "An operator ended it.",
+    FlowStatus.RUNNING: "It works, or waits for something.",
+    FlowStatus.COMPLETED: "It has returned.",
+    FlowStatus.FAILED: "It has failed, by a `FlowError` or because it took too long.",
+    FlowStatus.KILLED: "An operator ended it.",
 }
 _PLAIN_HAPPENINGS = {
-    Happening.FINISH: "Its code returned.",
-    Happening.RETRY: "The pause is over, an operator wants it, or the node starts.",
-    Happening.PAUSE: "An operator wants it.",
-    Happening.RESUME: "An operator wants it.",
-    Happening.KILL: "An operator wants it.",
-    Happening.CONTINUE: "Its code wants to begin anew.",
+    FlowTrigger.FINISH: "Its code returned.",
+    FlowTrigger.RETRY: "The pause is over, an operator wants it, or the node starts.",
+    FlowTrigger.PAUSE: "An operator wants it.",
+    FlowTrigger.RESUME: "An operator wants it.",
+    FlowTrigger.KILL: "An operator wants it.",
+    FlowTrigger.CONTINUE: "Its code wants to begin anew.",
 }
 _FAULT_POINTS = {
     "flows.client.told": "an end is durable, and nobody who waits for it was told",
@@ -54,41 +54,50 @@ _FAULT_POINTS = {
 
 def statuses_table() -> str:
     """Every status of a flow."""
-    meanings = _PLAIN_STATUSES | _docstrings(Status)
-    return table(("status", "meaning"), ((f"`{it}`", meanings[it]) for it in Status))
+    meanings = _PLAIN_STATUSES | _docstrings(FlowStatus)
+    return table(
+        ("status", "meaning"), ((f"`{status}`", meanings[status]) for status in FlowStatus)
+    )
 
 
 def life_table() -> str:
     """What becomes of a flow in each status when something happens to it."""
-    live = [it for it in Status if it not in ENDED and it is not Status.UNREADABLE]
-    meanings = _PLAIN_HAPPENINGS | _docstrings(Happening)
-    rows = ((it.value, meanings[it], *(_after(status, it) for status in live)) for it in Happening)
+    live = [
+        status
+        for status in FlowStatus
+        if status not in TERMINAL_STATUSES and status is not FlowStatus.UNREADABLE
+    ]
+    meanings = _PLAIN_HAPPENINGS | _docstrings(FlowTrigger)
+    rows = (
+        (trigger.value, meanings[trigger], *(_after(status, trigger) for status in live))
+        for trigger in FlowTrigger
+    )
     return table(("what happens", "why", *live), rows)
 
 
-def _after(status: Status, happening: Happening) -> str:
-    turn = life.TABLE.get((status, happening))
-    return "-" if turn is None else turn.status.value
+def _after(status: FlowStatus, trigger: FlowTrigger) -> str:
+    transition = life.STATUS_TRANSITIONS.get((status, trigger))
+    return "-" if transition is None else transition.status.value
 
 
 def session_table() -> str:
     """What becomes of one end of a session, and what is done."""
-    rows = ((it.value, *(_moved(state, it) for state in State)) for it in Cause)
-    return table(("cause", *State), rows)
+    rows = ((it.value, *(_moved(state, it) for state in SessionState)) for it in SessionTrigger)
+    return table(("cause", *SessionState), rows)
 
 
-def _moved(state: State, cause: Cause) -> str:
-    move = session.TABLE.get((state, cause))
+def _moved(state: SessionState, trigger: SessionTrigger) -> str:
+    move = session.SESSION_TRANSITIONS.get((state, trigger))
     if move is None:
         return "-"
-    return move.reaction.value if move.state is state else f"{move.reaction}, then {move.state}"
+    return move.action.value if move.state is state else f"{move.action}, then {move.state}"
 
 
 def hospital_table() -> str:
     """What is done about an error, by the first line that fits."""
-    meanings = _docstrings(Diagnosis)
-    rows = [(error, diagnosis.value, meanings[diagnosis]) for error, _, diagnosis in STAFF]
-    rows.append(("anything else", Diagnosis.OBSERVATION, meanings[Diagnosis.OBSERVATION]))
+    meanings = _docstrings(FailureAction)
+    rows = [(error, action.value, meanings[action]) for error, _, action in FAILURE_RULES]
+    rows.append(("anything else", FailureAction.PARK, meanings[FailureAction.PARK]))
     return table(("error", "diagnosis", "what is done"), rows)
 
 

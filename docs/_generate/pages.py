@@ -8,10 +8,12 @@ from pathlib import Path
 
 from postroad.cells import CellsConfig, RouteAdvertiserConfig, RouteLearnerConfig
 from postroad.cluster import MembershipConfig
-from postroad.durable import MailConfig, Retry
+from postroad.core import RetryPolicy
+from postroad.durable import DurableQueuesConfig
 from postroad.flows import FlowsConfig
 from postroad.node import GuaranteedConfig
-from postroad.services import BreakerConfig, BrokerConfig, BulkheadConfig, RetryPolicy
+from postroad.services import BreakerConfig, BrokerConfig, BulkheadConfig
+from postroad.services import RetryPolicy as CallRetryPolicy
 
 from .commands import commands_tables
 from .configuration import settings_tables
@@ -46,17 +48,19 @@ _SECTIONS: dict[str, dict[str, Callable[[], str]]] = {
     "cli.md": {"commands": commands_tables},
     "configuration.md": {"all settings": settings_tables},
     "durable.md": {
-        "mail settings": partial(settings_table, MailConfig),
-        "retry settings": partial(settings_table, Retry),
+        "mail settings": partial(settings_table, DurableQueuesConfig),
+        "retry settings": partial(settings_table, RetryPolicy),
     },
-    "flows.md": {
-        "flow errors": errors_of_flows,
+    "flows-internals.md": {
         "flow fault points": fault_points_table,
-        "flow hospital": hospital_table,
         "flow life": life_table,
         "flow session": session_table,
+    },
+    "flows-operations.md": {"flow statuses": statuses_table},
+    "flows-reference.md": {
+        "flow errors": errors_of_flows,
+        "flow hospital": hospital_table,
         "flow settings": partial(settings_table, FlowsConfig),
-        "flow statuses": statuses_table,
     },
     "membership.md": {
         "settings": partial(settings_table, MembershipConfig),
@@ -67,7 +71,7 @@ _SECTIONS: dict[str, dict[str, Callable[[], str]]] = {
         "breaker settings": partial(settings_table, BreakerConfig),
         "broker settings": partial(settings_table, BrokerConfig),
         "bulkhead settings": partial(settings_table, BulkheadConfig),
-        "retries settings": partial(settings_table, RetryPolicy),
+        "retries settings": partial(settings_table, CallRetryPolicy),
         "service errors": errors_table,
         "service limits": limits_table,
     },

@@ -25,7 +25,15 @@ from examples.clearing.payments import (
 )
 from postroad import PostroadError
 from postroad.durable import Message, Transaction
-from postroad.flows import Flow, FlowError, PeerFailed, Session, flow, responds_to
+from postroad.flows import (
+    INJECTED,
+    FlowContext,
+    FlowError,
+    FlowSession,
+    PeerFlowFailedError,
+    flow,
+    responder,
+)
 from postroad.node import Node, consumes, current_node
 from postroad.services import Context, Service, action
 
@@ -43,43 +51,43 @@ DEBITS, CREDITS, SETTLEMENTS, REFUNDS, RECEIPTS = TABLES = (
 # Rows, each written in the commit of what it tells of.
 
 
-async def write_row(table: str, payment: Payment, *, tx: Transaction) -> None:
+async def write_row(table: str, payment: Payment, *, tx: Transaction = INJECTED) -> None:
     """Note a payment."""
     row = (payment.account, payment.number, payment.cents)
     await tx.execute(f"INSERT INTO {table} VALUES (?, ?, ?)", row)
 
 
-async def settle(payment: Payment, *, tx: Transaction) -> None:
+async def settle(payment: Payment, *, tx: Transaction = INJECTED) -> None:
     """Note that both banks agree, and have it cleared: one commit."""
     await write_row(SETTLEMENTS, payment, tx=tx)
-    tx.post(HOUSE, "clearing", msgspec.json.encode(payment), key=payment.account)
+    tx.send("clearing", msgspec.json.encode(payment), to=HOUSE, key=payment.account)
 
 
 # Flows.
 
 
 @flow
-async def pay(flow: Flow, peer: str, payment: Payment) -> bool:
+async def pay(ctx: FlowContext, peer: str, payment: Payment) -> bool:
     """Take money from here and have another bank take it in; whether it did."""
-    await flow.step(write_row, DEBITS, payment)
-    session = flow.open(peer)
+    await ctx.step(write_row, DEBITS, payment)
+    session = ctx.open_session(peer)
     try:
         await session.send_and_receive(payment, str)
-    except PeerFailed:
-        await flow.step(write_row, REFUNDS, payment)
+    except PeerFlowFailedError:
+        await ctx.step(write_row, REFUNDS, payment)
         return False
-    await flow.step(settle, payment)
+    await ctx.step(settle, payment)
     return True
 
 
-@responds_to(pay)
-async def take_in(flow: Flow, session: Session) -> None:
+@responder(pay)
+async def take_in(ctx: FlowContext, session: FlowSession) -> None:
     """Look at a payment of another bank, and take it in."""
     payment = await session.receive(Payment)
-    await flow.sleep(LOOK_S)
+    await ctx.sleep(LOOK_S)
     if payment.cents > TAKEN_CENTS_MAX:
         raise FlowError(f"{payment.cents} cents are too much")
-    await flow.step(write_row, CREDITS, payment)
+    await ctx.step(write_row, CREDITS, payment)
     await session.send("agreed")
 
 
@@ -107,7 +115,7 @@ class Tellers:
     async def open(self) -> dict[str, int]:
         """Make the tables; the number of the last payment of each account."""
         paid = dict.fromkeys(accounts_of(self._node.name), 0)
-        async with self._node.mail.transaction() as tx:
+        async with self._node.queues.transaction() as tx:
             for table in TABLES:
                 await tx.execute(
                     f"CREATE TABLE IF NOT EXISTS {table}"
@@ -129,7 +137,7 @@ class Tellers:
             await self._ask(account)
             payment = make_payment(self._node.name, account, number)
             # Begun under a name of its own: after a crash it is not begun a second time.
-            await self._node.flows.begin_as(payment.id, pay, self._peer, payment)
+            await self._node.flows.start_flow_with_id(payment.id, pay, self._peer, payment)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._resting.wait(), PAUSE_S)
 
@@ -174,7 +182,7 @@ class Bank(Service):
     async def books(self, ctx: Context) -> dict[str, int]:
         """How many rows there are, and how calls went since the process began."""
         counts = dict(self.tellers.counts) if self.tellers is not None else {}
-        async with current_node().mail.transaction() as tx:
+        async with current_node().queues.transaction() as tx:
             for table in TABLES:
                 ((rows,),) = await tx.execute(f"SELECT count(*) FROM {table}")
                 counts[table] = rows

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from examples.clearing import bank, house
 from examples.clearing.job import JOB_FILE
-from postroad.admin.flows import Status, reading_flows
+from postroad.admin.flows import FlowStatus, reading_flows
 from postroad.admin.pipeline import dead_segments
 
-_ENDED = (Status.DONE, Status.FAILED, Status.KILLED)
+_ENDED = (FlowStatus.COMPLETED, FlowStatus.FAILED, FlowStatus.KILLED)
 _DEAD_MAX = 100_000
 
 Rows = Counter[tuple[str, int, int]]
@@ -50,7 +50,9 @@ class HouseBooks:
 async def read_bank(store: Path) -> BankBooks:
     """The books of a bank."""
     async with reading_flows(str(store)) as flows:
-        unended = sum([len(await flows.all_of(it)) for it in Status if it not in _ENDED])
+        unended = sum(
+            [len(await flows.all_of(status)) for status in FlowStatus if status not in _ENDED]
+        )
     debits, credits, settlements, refunds, receipts = await asyncio.to_thread(
         _read_tables, store, bank.TABLES
     )

@@ -79,7 +79,7 @@ class House(Service):
     async def books(self, ctx: Context) -> dict[str, int]:
         """How many rows there are, and how the job stands."""
         counts = _stand()
-        async with current_node().mail.transaction() as tx:
+        async with current_node().queues.transaction() as tx:
             ((counts[ALERTS],),) = await tx.execute(f"SELECT count(*) FROM {ALERTS}")
         return counts
 
@@ -90,7 +90,7 @@ house = House()
 @asynccontextmanager
 async def lifespan(node: Node) -> AsyncIterator[None]:
     """Have tables for what comes of the job, which the node runs."""
-    async with node.mail.transaction() as tx:
+    async with node.queues.transaction() as tx:
         for table in TABLES:
             await tx.execute(f"CREATE TABLE IF NOT EXISTS {table} ({_COLUMNS})")
     if place := os.environ.get(SPARK_PLACE):

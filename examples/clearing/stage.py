@@ -44,7 +44,7 @@ data = "{data}"
 [tls]
 certificate = "{certs}/{name}.pem"
 key = "{certs}/{name}.key"
-trust = "{certs}/ca.pem"
+ca = "{certs}/ca.pem"
 
 [cluster]
 contacts = [{contacts}]
@@ -52,9 +52,9 @@ contacts = [{contacts}]
 [cells]
 role = "{role}"
 
-[mail.tuning]
-bridge_first_s = 0.05
-bridge_max_s = 0.2
+[queues.tuning]
+bridge_initial_delay_s = 0.05
+bridge_max_delay_s = 0.2
 
 [admin]
 bind = "127.0.0.1:{admin}"

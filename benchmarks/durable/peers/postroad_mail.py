@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from benchmarks.durable.job import Numbering, Tally
 from benchmarks.durable.nodes import QUEUE, mail_node
 from benchmarks.durable.processes import Side
-from postroad.durable import Mail, Message, StaticDirectory, Transaction
+from postroad.durable import DurableQueues, Message, StaticPeerDirectory, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -24,15 +24,15 @@ async def receive(job: Job, address: str) -> AsyncIterator[Side]:
     async def handle(message: Message, tx: Transaction) -> None:
         tally.add(message.body)
 
-    async with mail_node(job.scratch, "receiver", StaticDirectory()) as mail:
+    async with mail_node(job.scratch, "receiver", StaticPeerDirectory()) as mail:
         consumer = await mail.consume(QUEUE, handle)
 
         async def transfer(count: int) -> None:
             tally.expect(count)
             await tally.wait_complete()
             # Handled is not enough: it must be committed.
-            while consumer.consumption.uncommitted:
-                await consumer.consumption.wait()
+            while consumer.dispatcher.uncommitted:
+                await consumer.dispatcher.wait()
 
         yield Side(str(mail.service.address), transfer)
 
@@ -41,11 +41,11 @@ async def receive(job: Job, address: str) -> AsyncIterator[Side]:
 async def send(job: Job, address: str) -> AsyncIterator[Side]:
     numbering = Numbering(job)
 
-    async def post_each(mail: Mail, payloads: Iterator[bytes]) -> None:
+    async def post_each(mail: DurableQueues, payloads: Iterator[bytes]) -> None:
         for payload in payloads:
-            await mail.post("receiver", QUEUE, payload)
+            await mail.send(QUEUE, payload, to="receiver")
 
-    async with mail_node(job.scratch, "sender", StaticDirectory({"receiver": address})) as mail:
+    async with mail_node(job.scratch, "sender", StaticPeerDirectory({"receiver": address})) as mail:
 
         async def transfer(count: int) -> None:
             payloads = numbering.take(count)

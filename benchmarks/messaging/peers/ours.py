@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.messaging.job import Job
     from benchmarks.messaging.workloads import Call
     from postroad import MessagingService
+    from postroad.net import RawMessage
 
 CLUSTER = "benchmark"
 
@@ -23,6 +24,7 @@ CLUSTER = "benchmark"
 async def listen(job: Job) -> AsyncIterator[str]:
     async with _service("server", job) as service:
         service.serve("echo", lambda message: message.payload)
+        service.serve("echo_async", _echo)
         service.serve("sink", lambda message: ACKNOWLEDGEMENT)
         yield str(service.address)
 
@@ -33,6 +35,10 @@ async def connect(job: Job, address: str) -> AsyncIterator[Call]:
 
     async with _service("client", job) as service:
         yield partial(service.request, Address.parse(address), job.subject)
+
+
+async def _echo(message: RawMessage) -> bytes:
+    return message.payload
 
 
 def greeting() -> bytes:
@@ -65,7 +71,7 @@ def _service(name: str, job: Job) -> MessagingService:
         tls = TlsConfig(
             certificate=str(job.certificates / f"{name}.pem"),
             key=str(job.certificates / f"{name}.key"),
-            trust=str(job.certificates / "ca.pem"),
+            ca=str(job.certificates / "ca.pem"),
         )
     return MessagingService(CLUSTER, name, bind="127.0.0.1:0", tls=tls)
 
