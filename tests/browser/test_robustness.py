@@ -55,6 +55,7 @@ async def test_a_node_that_is_away_is_told_of_and_found_again_without_a_reload(
             .or_(dashboard.page.get_by_role("searchbox"))
             .first.fill("half a wo")
         )
+        await dashboard.expect_text(".facts", "consumed")
         epsilon.process.send_signal(signal.SIGKILL)
         await epsilon.process.wait()
         await dashboard.expect_text(".connection.lost", "No connection since")
