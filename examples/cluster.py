@@ -21,7 +21,7 @@ from postroad.cluster import (
 # Shorter times than the default, so that nobody has to wait for the end.
 QUICK = MembershipConfig(
     probe_interval_s=0.2,
-    indirect_after_s=0.1,
+    indirect_probe_delay_s=0.1,
     probe_timeout_s=0.4,
     failure_timeout_s=2.0,
     confirmed_failure_timeout_s=1.0,
@@ -32,11 +32,11 @@ QUICK = MembershipConfig(
 class Node:
     """Everything a member of a cluster consists of."""
 
-    def __init__(self, name: str, contacts: list[str]) -> None:
+    def __init__(self, name: str, seeds: list[str]) -> None:
         self.name = name
         self.heard: asyncio.Queue[str] = asyncio.Queue()
         self.service = MessagingService("example", name)
-        self.agent = ClusterAgent(self.service, StaticDiscovery(contacts), config=QUICK)
+        self.agent = ClusterAgent(self.service, StaticDiscovery(seeds), config=QUICK)
         self.communication = ClusterMessaging(self.agent)
         self.topics = ClusterTopics(self.communication)
 
@@ -72,8 +72,8 @@ async def main() -> None:
     async with AsyncExitStack() as stack:
         alpha = Node("alpha", [])
         await alpha.start(stack)
-        contacts = [str(alpha.service.address)]
-        beta, gamma = Node("beta", contacts), Node("gamma", contacts)
+        seeds = [str(alpha.service.address)]
+        beta, gamma = Node("beta", seeds), Node("gamma", seeds)
         await beta.start(stack)
         await gamma.start(stack)
         for node in (alpha, beta, gamma):

@@ -122,9 +122,9 @@ PROOFS = {
         "integration/flows/test_hard_times.py",
         "test_signals_that_nobody_asks_for_are_refused_at_last",
     ),
-    "Limits.accepted_max": (
+    "Limits.accepted_connections_max": (
         "integration/net/test_pool.py",
-        "test_accepted_max",
+        "test_accepted_connections_max",
     ),
     "Limits.connections_max": (
         "integration/net/test_pool.py",
@@ -198,7 +198,7 @@ PROOFS = {
         "integration/durable/test_posting.py",
         "test_long_row_of_windows_is_delivered_when_the_peer_is_found",
     ),
-    "MembershipConfig.health_max": (
+    "MembershipConfig.local_health_max": (
         "unit/cluster/membership/test_suspicion.py",
         "test_health_score_rises_to_the_maximum_and_falls_by_one",
     ),

@@ -40,10 +40,10 @@ _FILES = {
 }
 _SECTIONS: dict[str, dict[str, Callable[[], str]]] = {
     "cells.md": {
-        "announcing settings": partial(settings_table, RouteAdvertiserConfig),
+        "advertiser settings": partial(settings_table, RouteAdvertiserConfig),
         "domain settings": partial(settings_table, CellsConfig),
         "guaranteed settings": partial(settings_table, GuaranteedConfig),
-        "learning settings": partial(settings_table, RouteLearnerConfig),
+        "route learner settings": partial(settings_table, RouteLearnerConfig),
     },
     "cli.md": {"commands": commands_tables},
     "configuration.md": {"all settings": settings_tables},

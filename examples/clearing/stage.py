@@ -47,7 +47,7 @@ key = "{certs}/{name}.key"
 ca = "{certs}/ca.pem"
 
 [cluster]
-contacts = [{contacts}]
+seeds = [{seeds}]
 
 [cells]
 role = "{role}"
@@ -209,7 +209,7 @@ class Stage:
     def prepare(self) -> None:
         """Make certificates, and write what each node is configured by."""
         create_root(self.directory)
-        contacts = ", ".join(f'"{self.nodes[it].address}"' for it in CORES)
+        seeds = ", ".join(f'"{self.nodes[it].address}"' for it in CORES)
         for name, node in self.nodes.items():
             issue(self.directory, name)
             program = PROGRAMS.get(name)
@@ -221,7 +221,7 @@ class Stage:
                 data=self.directory,
                 app=f'app = "{path}"\n' if path else "",
                 certs=self.directory,
-                contacts=contacts,
+                seeds=seeds,
                 role="core" if name in CORES else "satellite",
                 admin=node.url.rpartition(":")[2],
                 pipeline=self._pipeline() if name == HOUSE else "",

@@ -64,7 +64,7 @@ async def beta(
 ) -> AsyncIterator[RunningNode]:
     """Another one of the same cluster, that lets others change things."""
     address = (await alpha.call("node.show"))["address"]
-    settings = {"cluster.contacts": address, "admin.remote": "change"}
+    settings = {"cluster.seeds": address, "admin.remote": "change"}
     async with running_node("beta", tmp_path_factory.mktemp("beta"), settings) as node:
         yield node
 

@@ -44,7 +44,7 @@ async def members(contact: RunningNode, count: int, cluster: str) -> AsyncIterat
                 node=NodeSettings(
                     name=f"eu-west-{number}.market", cluster=cluster, layers=(Layer.CLUSTER,)
                 ),
-                cluster=ClusterSettings(contacts=(address,)),
+                cluster=ClusterSettings(seeds=(address,)),
                 admin=AdminSettings(enabled=False),
             )
             await stack.enter_async_context(Node(config, App()))

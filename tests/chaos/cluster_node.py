@@ -27,9 +27,9 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-async def belong(name: str, contacts: list[str]) -> None:
+async def belong(name: str, seeds: list[str]) -> None:
     async with MessagingService(CLUSTER, name) as service:
-        agent = ClusterAgent(service, StaticDiscovery(contacts))
+        agent = ClusterAgent(service, StaticDiscovery(seeds))
         agent.add_listener(report)
         say(str(service.address))
         async with agent:

@@ -38,8 +38,8 @@ class Process:
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, name: str, *contacts: str) -> Process:
-        return cls(name, await start_module("tests.chaos.cluster_node", name, *contacts))
+    async def start(cls, name: str, *seeds: str) -> Process:
+        return cls(name, await start_module("tests.chaos.cluster_node", name, *seeds))
 
     async def _read(self) -> None:
         assert self._process.stdout is not None

@@ -149,9 +149,9 @@ class MembershipSource:
         await self._nodes.pop(name)[1].aclose()
 
     async def _join(self, name: str) -> Node:
-        contacts = [node for node, _ in self._nodes.values()]
+        seeds = [node for node, _ in self._nodes.values()]
         stack = AsyncExitStack()
-        node = await stack.enter_async_context(running_node(name, *contacts))
+        node = await stack.enter_async_context(running_node(name, *seeds))
         self._nodes[name] = (node, stack)
         return node
 

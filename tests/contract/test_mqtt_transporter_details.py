@@ -71,7 +71,7 @@ async def test_tls(nodes: Nodes, tmp_path: Path) -> None:
     files = f"certfile {both}\nkeyfile {both}\ncafile {ca}\nrequire_certificate true"
     with mosquitto_server(f"allow_anonymous true\n{files}") as server:
         url = server.url.replace("mqtt:", "mqtts:")
-        context = certificates.context(is_mutual=True)
+        context = certificates.context(mutual=True)
         alpha = await join(nodes, url, tls=context)
         beta = await join(nodes, url, "beta", tls=context)
         large = bytes(range(256)) * 3_000

@@ -121,7 +121,7 @@ async def test_tls(nodes: Nodes, files: TlsFiles) -> None:
 
 async def test_mutual_tls(nodes: Nodes, files: TlsFiles) -> None:
     with nats_server(tls_config(files, verify=True)) as server:
-        alpha = await join(nodes, server.url, tls=files.context(is_mutual=True))
+        alpha = await join(nodes, server.url, tls=files.context(mutual=True))
         await talk(alpha, alpha, b"known")
         with pytest.raises(OSError, match="nats: "):
             await join(nodes, server.url, "beta", tls=files.context())

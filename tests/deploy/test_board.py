@@ -26,9 +26,7 @@ async def told_by_nodes(directory: Path) -> dict[str, set[str]]:
     """The names of all metrics, with their labels, of two nodes and a job."""
     async with (
         Node(config_of(directory, "alpha"), make_app()) as alpha,
-        Node(
-            config_of(directory, "beta", cluster={"contacts": [str(alpha.service.address)]})
-        ) as beta,
+        Node(config_of(directory, "beta", cluster={"seeds": [str(alpha.service.address)]})) as beta,
     ):
         # A peer that mail waits for has a bridge.
         await beta.queues.declare("orders")

@@ -254,7 +254,7 @@ def test_nodes_of_compose_understand_their_configuration() -> None:
         environ: Mapping[str, str] = service["environment"] | {it: it * 2 for it in needed}
         config = load_config(None, environ=environ).config
         assert config.node.name == name
-        assert f"{name}:26502" in config.cluster.contacts
+        assert f"{name}:26502" in config.cluster.seeds
         assert config.is_closed
         assert config.admin_remote == "read"
 

@@ -86,7 +86,9 @@ class Scene:
 
     async def expect_refused(self, kind: str, times: int = 1) -> None:
         """The attack was counted and told, and its connections are gone."""
-        await eventually(lambda: self.server.statistics().accepted == 1, "only the healthy link")
+        await eventually(
+            lambda: self.server.statistics().server_connections == 1, "only the healthy link"
+        )
         statistics = self.server.statistics()
         assert statistics.protocol_errors_by_kind == {kind: times}
         assert statistics.protocol_errors == times
@@ -137,7 +139,7 @@ async def test_random_bytes_are_refused(dialect: Dialect, caplog: Log) -> None:
     async with scene_of(dialect, caplog) as scene:
         noise = [chance.randbytes(4096) for _ in range(20)]
         await asyncio.gather(*(scene.attack(dialect.opening(), it) for it in noise))
-        await eventually(lambda: scene.server.statistics().accepted == 1, "all are gone")
+        await eventually(lambda: scene.server.statistics().server_connections == 1, "all are gone")
         assert scene.server.statistics().protocol_errors == 20
         await scene.check_health()
 
@@ -190,7 +192,9 @@ async def test_client_that_closes_within_the_handshake_is_forgotten(
         for size in range(len(whole)):
             async with raw_client(scene.server.address) as peer:
                 peer.send(whole[:size])
-        await eventually(lambda: scene.server.statistics().accepted == 1, "all are forgotten")
+        await eventually(
+            lambda: scene.server.statistics().server_connections == 1, "all are forgotten"
+        )
         assert scene.server.statistics().handlers_running == 0
         await scene.check_health()
 
@@ -397,7 +401,9 @@ async def test_client_that_reads_nothing_is_given_up(dialect: Dialect, caplog: L
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         flooding = asyncio.create_task(flood(peer, dialect, bytes(100_000)))
         try:
-            await eventually(lambda: scene.server.statistics().accepted == 1, "it is given up")
+            await eventually(
+                lambda: scene.server.statistics().server_connections == 1, "it is given up"
+            )
             received = scene.server.statistics().bytes_received
             assert received < 100_000 * 200, "a reply is kept for each request"
         finally:

@@ -86,7 +86,9 @@ class Scene:
             warnings = [it for it in self._caplog.records if it.levelno == logging.WARNING]
             assert any(kind in it.getMessage() for it in warnings)
         await self.check_health()
-        await eventually(lambda: self.client.statistics().dialed == 1, "the bad link is gone")
+        await eventually(
+            lambda: self.client.statistics().client_connections == 1, "the bad link is gone"
+        )
         assert self.client.statistics().requests_pending == 0
         return error
 

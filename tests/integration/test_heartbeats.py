@@ -97,7 +97,9 @@ class SetUpClient:
             await self.ask(BEAT)
 
     async def is_kept_for(self, seconds: float) -> None:
-        await holds_for(lambda: self.server.statistics().accepted == 1, "it is kept", seconds)
+        await holds_for(
+            lambda: self.server.statistics().server_connections == 1, "it is kept", seconds
+        )
         assert (await self.ask("echo", b"still here")).payload == b"still here"
 
 
@@ -204,7 +206,7 @@ async def test_server_closes_when_the_client_falls_silent(caplog: pytest.LogCapt
         assert 1.3 < await seconds_until_closed(client.peer) < 2
         statistics = client.server.statistics()
         assert statistics.protocol_errors_by_kind == {"PeerTimeoutError": 1}
-        assert statistics.accepted == 0
+        assert statistics.server_connections == 0
     assert "nothing was received from the peer for" in caplog.text
 
 
@@ -324,7 +326,7 @@ async def test_client_runs_without_heartbeats_if_the_server_has_none(what: str) 
 
     async with zeebe_node("client", QUICK) as client, raw_server(script) as server:
         assert await client.request(server.address, "echo", b"x") == b"x"
-        await holds_for(lambda: client.statistics().dialed == 1, "it is kept", 5)
+        await holds_for(lambda: client.statistics().client_connections == 1, "it is kept", 5)
         assert await client.request(server.address, "echo", b"y") == b"y"
         assert (beats, server.connections) == ([], 1)
 
@@ -340,7 +342,7 @@ async def test_client_without_heartbeats_asks_for_none() -> None:
 
     async with zeebe_node("client", OFF) as client, raw_server(script) as server:
         assert await client.request(server.address, "echo", b"x") == b"x"
-        await holds_for(lambda: client.statistics().dialed == 1, "it is kept", 10)
+        await holds_for(lambda: client.statistics().client_connections == 1, "it is kept", 10)
 
 
 @virtual_time

@@ -70,7 +70,7 @@ async def test_pings_go_to_a_quiet_client() -> None:
         answering = asyncio.create_task(answer_pings(peer, kinds))
         await eventually(lambda: kinds.count(PING) >= 20, "pings come")
         assert set(kinds) == {PING}
-        assert server.statistics().accepted == 1
+        assert server.statistics().server_connections == 1
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)
 
@@ -153,7 +153,7 @@ async def test_pings_find_an_idle_half_open_peer() -> None:
 
     async with node("client", QUICK) as client, raw_server(script) as server:
         await client.request(server.address, "echo")
-        await eventually(lambda: client.statistics().dialed == 0, "it is given up")
+        await eventually(lambda: client.statistics().client_connections == 0, "it is given up")
         assert await client.request(server.address, "echo") == b"reply"
         assert server.connections == 2
 
@@ -168,7 +168,7 @@ async def test_silence_is_allowed_without_heartbeats(dialect: Dialect, limits: L
         await dialect.dial(peer)
         peer.send(dialect.request(1, "echo", b"x"))
         assert await dialect.take_first_reply(peer) == (1, 0, b"x")
-        await holds_for(lambda: server.statistics().accepted == 1, "it is kept", 10)
+        await holds_for(lambda: server.statistics().server_connections == 1, "it is kept", 10)
         peer.send(dialect.request(2, "echo", b"y"))
         assert await dialect.take_reply(peer) == (2, 0, b"y")
 
@@ -201,7 +201,7 @@ async def test_client_gives_up_a_server_that_stops_responding(
             assert error.elapsed_s is not None and 0.4 <= error.elapsed_s < 1
         statistics = client.statistics()
         assert statistics.protocol_errors_by_kind == {"PeerTimeoutError": 1}
-        assert (statistics.dialed, statistics.requests_pending) == (0, 0)
+        assert (statistics.client_connections, statistics.requests_pending) == (0, 0)
     assert "PeerTimeoutError: nothing was received from the peer for" in caplog.text
 
 

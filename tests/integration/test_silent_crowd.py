@@ -45,7 +45,7 @@ async def connect_crowd(stack: contextlib.ExitStack, server: MessagingService) -
             sock.setblocking(False)
             sock.connect_ex(server.address)
             crowd.append(sock)
-        await eventually(lambda: server.statistics().accepted > len(crowd), "all are in")
+        await eventually(lambda: server.statistics().server_connections > len(crowd), "all are in")
 
 
 def count_closed(crowd: list[socket.socket]) -> int:
@@ -72,7 +72,7 @@ async def test_silent_connections_of_a_crowd_cost_little_and_disturb_nobody() ->
             assert resident_bytes() - before < CROWD * BYTES_EACH_MAX
             for _ in range(100):
                 assert await client.request(server.address, "echo", b"x", timeout=60) == b"x"
-        await eventually(lambda: server.statistics().accepted == 1, "the crowd is gone")
+        await eventually(lambda: server.statistics().server_connections == 1, "the crowd is gone")
         assert await client.request(server.address, "echo", b"x", timeout=60) == b"x"
         assert client.statistics().connections_opened == 1
 
@@ -91,10 +91,10 @@ async def test_silent_connections_are_given_up_after_the_handshake_timeout(
         await client.request(server.address, "echo")
         crowd = [await stack.enter_async_context(raw_client(server.address)) for _ in range(count)]
         assert await client.request(server.address, "echo", b"x") == b"x"
-        assert server.statistics().accepted == count + 1
+        assert server.statistics().server_connections == count + 1
         assert [await peer.until_closed() for peer in crowd] == [b""] * count
         assert await client.request(server.address, "echo", b"x") == b"x"
-        assert server.statistics().accepted == 1
+        assert server.statistics().server_connections == 1
         assert server.statistics().protocol_errors_by_kind == {"PeerTimeoutError": count}
         assert client.statistics().connections_opened == 1
         assert client.statistics().connections_lost == 0
@@ -106,7 +106,7 @@ async def test_silent_connections_are_given_up_after_the_handshake_timeout(
 async def test_connections_above_the_limit_are_turned_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    limits = Limits(accepted_max=10, handshake_timeout_s=30)
+    limits = Limits(accepted_connections_max=10, handshake_timeout_s=30)
     async with (
         echo_on(MessagingService(CLUSTER, "server", limits=limits)) as server,
         MessagingService(CLUSTER, "client") as client,
@@ -120,9 +120,9 @@ async def test_connections_above_the_limit_are_turned_away(
                 crowd.append(sock)
             await eventually(lambda: count_closed(crowd) == 21, "the rest is closed")
             statistics = server.statistics()
-            assert (statistics.accepted, statistics.connections_rejected) == (10, 21)
+            assert (statistics.server_connections, statistics.connections_rejected) == (10, 21)
             assert await client.request(server.address, "echo", b"x") == b"x"
-        await eventually(lambda: server.statistics().accepted == 1, "the crowd is gone")
+        await eventually(lambda: server.statistics().server_connections == 1, "the crowd is gone")
         async with MessagingService(CLUSTER, "other") as other:
             assert await other.request(server.address, "echo", b"x") == b"x"
-    assert "the limit accepted_max" in caplog.text
+    assert "the limit accepted_connections_max" in caplog.text

@@ -78,4 +78,4 @@ async def test_no_tunnel_without_a_common_root(authority: Authority, tmp_path: P
         with pytest.raises(MessagingError):
             await client.tunnels.open(server.address, users)
         assert users.all == []
-        assert client.statistics().dialed == 0
+        assert client.statistics().client_connections == 0

@@ -53,7 +53,7 @@ from tests.support.tiers import by_tier
 pytestmark = pytest.mark.timeout(600)
 
 # Nobody is forgotten while a test looks.
-CONFIG = MembershipConfig(tombstone_s=1e9)
+CONFIG = MembershipConfig(tombstone_ttl_s=1e9)
 OTHERS = ("b", "c", "d")
 
 states = st.sampled_from(MemberState)

@@ -9,7 +9,7 @@ from postroad.testing import SimCluster
 from tests.simulation.cells.mesh import Mesh
 
 SEED = 1
-CONFIG = CellsConfig(learning=RouteLearnerConfig(default_delay_s=0.1))
+CONFIG = CellsConfig(route_learner=RouteLearnerConfig(default_delay_s=0.1))
 # Little is buffered, so that much waits for its tunnel; who is silent is soon given up.
 NARROW = Limits(write_buffer_bytes_max=2 * KIB, heartbeat_interval_s=1.0, heartbeat_timeout_s=3.0)
 LARGE = b"x" * 20_000

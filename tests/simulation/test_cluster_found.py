@@ -127,7 +127,7 @@ def test_node_that_doubts_itself_removes_nobody_at_once() -> None:
     """However long it waited for the answer, whoever is suspected may speak up after that."""
     ear = Listener()
     ear.meet(record_of("worker", 2, 10))
-    ear.machine._context.health.score = ear.machine.config.health_max
+    ear.machine._context.health.score = ear.machine.config.local_health_max
     ear.run(until=60.0)
     times = {change.kind: time for time, change in ear.changes}
     waited_s = times[MembershipEventType.REMOVED] - times[MembershipEventType.REACHABILITY]

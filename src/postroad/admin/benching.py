@@ -77,10 +77,10 @@ class Echo(Service):
         return text
 
 
-def _config(name: str, data: Path, contacts: tuple[str, ...] = ()) -> NodeConfig:
+def _config(name: str, data: Path, seeds: tuple[str, ...] = ()) -> NodeConfig:
     return NodeConfig(
         node=NodeSettings(cluster=_CLUSTER, name=name, data=str(data)),
-        cluster=ClusterSettings(contacts=contacts),
+        cluster=ClusterSettings(seeds=seeds),
     )
 
 

@@ -136,8 +136,8 @@ async def _gather_wire(node: Node, metrics: Exposition) -> None:
     for name, text in _WIRE_GAUGES.items():
         metrics.gauge(f"wire_{name}", text, getattr(found, name))
     links = "Connections to other nodes that are open."
-    metrics.gauge("wire_links", links, found.dialed, direction="dialed")
-    metrics.gauge("wire_links", links, found.accepted, direction="accepted")
+    metrics.gauge("wire_links", links, found.client_connections, direction="dialed")
+    metrics.gauge("wire_links", links, found.server_connections, direction="accepted")
     errors = "Connections closed because the peer broke the protocol."
     metrics.counter("wire_protocol_errors", errors, found.protocol_errors)
 
@@ -146,7 +146,9 @@ async def _gather_cluster(node: Node, metrics: Exposition) -> None:
     found = node.agent.statistics()
     metrics.gauge("cluster_members", "Members, this node included.", found.members)
     metrics.gauge("cluster_suspects", "Members that may be dead.", found.suspects)
-    metrics.gauge("cluster_doubt", "How much the node doubts itself; 0 is well.", found.health)
+    metrics.gauge(
+        "cluster_doubt", "How much the node doubts itself; 0 is well.", found.local_health
+    )
     for member, seconds in sorted(found.round_trips_s.items()):
         metrics.gauge(
             "cluster_round_trip_seconds", "Time to a member and back.", seconds, member=member

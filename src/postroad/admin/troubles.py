@@ -164,7 +164,7 @@ def _of_cluster(node: Node) -> Iterator[TroubleView]:
                 f"postroad cluster show {member.name}",
             )
     settings = node.config.cluster
-    looks = bool(settings.contacts or settings.dns or settings.zookeeper)
+    looks = bool(settings.seeds or settings.dns or settings.zookeeper)
     if looks and len(node.agent.members) == 1:
         yield _warning(
             "cluster",

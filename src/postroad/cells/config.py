@@ -33,19 +33,19 @@ class CellsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One-way messages buffered for a while, to be rerouted if the selected route fails."""
     resend_bytes_max: int = 4 * MIB
     """Memory of these messages."""
-    redial_first_s: float = 0.2
+    redial_initial_delay_s: float = 0.2
     """Delay before the first redial of a core."""
-    redial_max_s: float = 10.0
+    redial_max_delay_s: float = 10.0
     """Longest delay between two dials; the delay doubles up to this value."""
-    forget_core_s: float = 60.0
+    core_expiry_s: float = 60.0
     """How long a core is still dialed after core discovery stopped listing it."""
     route_retry_s: float = 1.0
     """How long a call without a route waits for a route change before it retries."""
     stop_grace_s: float = 5.0
     """How long accepted messages may still be handled when the domain stops."""
-    announcing: RouteAdvertiserConfig = RouteAdvertiserConfig()
+    advertiser: RouteAdvertiserConfig = RouteAdvertiserConfig()
     """Times of the route advertiser."""
-    learning: RouteLearnerConfig = RouteLearnerConfig()
+    route_learner: RouteLearnerConfig = RouteLearnerConfig()
     """Times of the route learner."""
 
     def __post_init__(self) -> None:
@@ -53,7 +53,8 @@ class CellsConfig(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, field)
             if isinstance(value, int | float) and not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{field}={value!r} must be a finite number above 0")
-        if self.redial_first_s > self.redial_max_s:
+        if self.redial_initial_delay_s > self.redial_max_delay_s:
             raise ConfigError(
-                f"redial_first_s={self.redial_first_s} is above redial_max_s={self.redial_max_s}"
+                f"redial_initial_delay_s={self.redial_initial_delay_s} is above "
+                f"redial_max_delay_s={self.redial_max_delay_s}"
             )

@@ -51,7 +51,7 @@ def start(
     \b
     Example: a node, and one more that finds it
       postroad node start --app app.py --name alpha --set node.bind=127.0.0.1:26502
-      postroad node start --name beta --set cluster.contacts=127.0.0.1:26502 \\
+      postroad node start --name beta --set cluster.seeds=127.0.0.1:26502 \\
         --set admin.bind=127.0.0.1:8223
     """
     given = {"node__app": ("--app", app), "node__name": ("--name", name)}

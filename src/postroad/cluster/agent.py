@@ -59,7 +59,7 @@ class ClusterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     members: int
     """Members, this node included."""
     suspects: int
-    health: int
+    local_health: int
     """Local health score; 0 is healthy."""
     counters: MembershipCounters
     streams_failed: int
@@ -181,7 +181,7 @@ class ClusterAgent(Lifecycle):
 
     def _log_joined(self) -> None:
         names = [member.name for member in self.members]
-        if len(names) > 1 or not self._discovery.statistics().contacts:
+        if len(names) > 1 or not self._discovery.statistics().seeds:
             more = f" and {len(names) - _NAMES_LOGGED} more" if len(names) > _NAMES_LOGGED else ""
             listed = ", ".join(names[:_NAMES_LOGGED])
             logger.info("%s joined the cluster; members: %s%s", self.service.name, listed, more)
@@ -306,9 +306,9 @@ class ClusterAgent(Lifecycle):
         return ClusterStatistics(
             members=len(members),
             suspects=sum(member.state is MemberState.SUSPECT for member in members),
-            health=machine.health,
+            local_health=machine.health,
             counters=msgspec.structs.replace(
-                machine.counters, refused=dict(machine.counters.refused)
+                machine.counters, rejected=dict(machine.counters.rejected)
             ),
             streams_failed=self._transport.failed,
             streams_dropped=self._transport.dropped,

@@ -62,7 +62,7 @@ class ClusterMessagingStatistics(msgspec.Struct):
     """Datagrams dropped because they could not be decoded."""
     failed: int = 0
     """Handlers of datagrams that raised."""
-    overflowed: int = 0
+    dropped: int = 0
     """Datagrams dropped because too many were being handled."""
 
 
@@ -308,7 +308,7 @@ class ClusterMessaging:
         self, message: RawMessage, handler: MemberMessageHandler[M], decoder: Decoder[M]
     ) -> None:
         if len(self._running) >= _RUNNING_MAX:
-            self._statistics.overflowed += 1
+            self._statistics.dropped += 1
             return
         try:
             result = self._handle(message, handler, decoder)

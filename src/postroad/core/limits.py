@@ -51,7 +51,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Connections this node opens; the longest unused idle one makes room for the next."""
     connections_per_peer_max: int = 16
     """Connections to one address, one for each class of subjects; more classes share one."""
-    accepted_max: int = 20_000
+    accepted_connections_max: int = 20_000
     """Connections this node accepts; more are closed at once."""
 
     request_timeout_s: float = 5.0
@@ -68,13 +68,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """A connection that wrote nothing for so long sends a heartbeat; 0 turns heartbeats off."""
     heartbeat_timeout_s: float = 15.0
     """A connection that read nothing for so long is closed; 0 turns heartbeats off."""
-    idle_close_s: float = 300.0
+    idle_timeout_s: float = 300.0
     """A pooled connection without requests for so long is closed."""
     stop_grace_s: float = 5.0
     """Time that `stop` gives to what is in flight."""
-    backoff_first_s: float = 0.05
+    initial_backoff_s: float = 0.05
     """First pause between connection attempts of a caller that asked to wait."""
-    backoff_max_s: float = 2.0
+    max_backoff_s: float = 2.0
     """Longest such pause; it doubles until then, with jitter."""
 
     def __post_init__(self) -> None:

@@ -60,11 +60,11 @@ class DatagramStatistics(msgspec.Struct):
     received: int = 0
     refused: int = 0
     """Datagrams that are malformed or of another cluster."""
-    unheard: int = 0
+    unhandled: int = 0
     """Messages without a handler."""
     unresolved: int = 0
     """Messages dropped because their host is unknown, or too many lookups are pending."""
-    listeners_failed: int = 0
+    handlers_failed: int = 0
     errors: int = 0
     """Errors that the system reported, such as an unreachable port."""
 
@@ -269,7 +269,7 @@ class DatagramService(Lifecycle):
         self._statistics.received += 1
         handlers = self._handlers.get(datagram.subject)
         if not handlers:
-            self._statistics.unheard += 1
+            self._statistics.unhandled += 1
             return
         message = RawMessage(
             datagram.payload,
@@ -304,7 +304,7 @@ class DatagramService(Lifecycle):
             handler(message)
         except (Exception, asyncio.CancelledError) as error:
             # A CancelledError of a handler concerns no task, and would end the event loop.
-            self._statistics.listeners_failed += 1
+            self._statistics.handlers_failed += 1
             self._warn("handler", "handler of datagrams %r failed: %r", message.subject, error)
 
     def _on_error(self, error: Exception) -> None:

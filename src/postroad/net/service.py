@@ -63,7 +63,7 @@ class MessagingService(Lifecycle):
 
     What is retried: connecting, with `wait_for_connection=True`, until the timeout. A message that
     was written is never sent again; `retryable` and `outcome` of the error tell the caller whether
-    a retry can help, and whether it is safe.
+    a retry can help, and whether it is safe. docs/messaging.md has a table for all layers.
 
     Args:
         cluster: the cluster's name; nodes of other clusters are rejected.

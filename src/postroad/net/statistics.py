@@ -58,8 +58,8 @@ class NetworkCounters(msgspec.Struct):
 class MessagingStatistics(NetworkCounters):
     """A snapshot of the counters, and gauges of open connections, requests and handlers."""
 
-    dialed: int = 0
-    accepted: int = 0
+    client_connections: int = 0
+    server_connections: int = 0
     tunnels: int = 0
     """Tunnels among the dialed and accepted connections."""
     requests_pending: int = 0
@@ -99,8 +99,8 @@ def collect_statistics(
     round_trips = {str(client.address): client.wire.round_trip_s for client in clients}
     return MessagingStatistics(
         **totals,
-        dialed=len(clients) + len(dialed_tunnels),
-        accepted=len(servers) + len(server_tunnels),
+        client_connections=len(clients) + len(dialed_tunnels),
+        server_connections=len(servers) + len(server_tunnels),
         tunnels=len(tunnels),
         requests_pending=sum(len(client.pending) for client in clients),
         handlers_running=sum(len(server.running) for server in servers) + local_handlers,

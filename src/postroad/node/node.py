@@ -178,7 +178,7 @@ class Node(Lifecycle):
             return DnsDiscovery([settings.dns])
         if settings.zookeeper is not None:
             return ZooKeeperDiscovery(settings.zookeeper, self.cluster)
-        return StaticDiscovery(settings.contacts)
+        return StaticDiscovery(settings.seeds)
 
     async def _start_cells(self, service: MessagingService) -> None:
         settings = self.config.cells

@@ -120,7 +120,7 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How it finds the others, and what they know of it. At most one way to find them is given."""
 
-    contacts: tuple[str, ...] = ()
+    seeds: tuple[str, ...] = ()
     """Addresses, `host:port`, of some nodes of the cluster."""
     dns: str | None = None
     """A name whose addresses are nodes, `name:port`."""
@@ -131,10 +131,10 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     tuning: MembershipConfig = MembershipConfig()
 
     def __post_init__(self) -> None:
-        given = [it for it in ("contacts", "dns", "zookeeper") if getattr(self, it)]
+        given = [it for it in ("seeds", "dns", "zookeeper") if getattr(self, it)]
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)}: give one way to find other nodes")
-        for contact in self.contacts:
+        for contact in self.seeds:
             to_address(contact)
         if self.dns is not None:
             to_address(self.dns)

@@ -61,7 +61,7 @@ async def traffic(node: Served, other: Served) -> AsyncIterator[Traffic]:
 async def pair(directory: Path, **admin: object) -> AsyncIterator[tuple[Served, Served]]:
     async with (
         served(directory, admin=admin) as node,
-        served(directory, "beta", cluster={"contacts": [str(node.node.service.address)]}) as other,
+        served(directory, "beta", cluster={"seeds": [str(node.node.service.address)]}) as other,
     ):
         yield node, other
 

@@ -34,8 +34,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def running_pair(directory: Path, **admin: Any) -> AsyncIterator[tuple[Served, Served]]:
     """Alpha, and beta with these settings; they know each other."""
     async with served(directory) as alpha:
-        contacts = [str(alpha.node.service.address)]
-        async with served(directory, "beta", admin=admin, cluster={"contacts": contacts}) as beta:
+        seeds = [str(alpha.node.service.address)]
+        async with served(directory, "beta", admin=admin, cluster={"seeds": seeds}) as beta:
             await beta.node.queues.declare("bills")
             await eventually(lambda: alpha.node.agent.member("beta"), "alpha knows beta")
             yield alpha, beta

@@ -294,7 +294,7 @@ def test_where_it_is(
 def test_several_nodes_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with running_node(tmp_path, "one") as one:
         contact = (str(one.node.service.address),)
-        with running_node(tmp_path, "two", contacts=contact) as two:
+        with running_node(tmp_path, "two", seeds=contact) as two:
             assert run(["node", "show", "--data", str(tmp_path)]) == 2
             err = capsys.readouterr().err
             assert f"one ({one.url}), two ({two.url}). Say which with --node." in err

@@ -209,11 +209,11 @@ async def test_statistics_and_repr() -> None:
             assert statistics.counters.packets_sent > 0
             assert statistics.counters.packets_received > 0
             assert statistics.streams_dropped == 0
-            assert statistics.discovery.contacts == 0
-            assert other.agent.statistics().discovery.contacts == 1
+            assert statistics.discovery.seeds == 0
+            assert other.agent.statistics().discovery.seeds == 1
             # A copy: what happens later does not change it.
-            statistics.counters.refused["anything"] = 1
-            assert node.agent.statistics().counters.refused == {}
+            statistics.counters.rejected["anything"] = 1
+            assert node.agent.statistics().counters.rejected == {}
         assert repr(node.agent) == "<ClusterAgent a left, 1 members>"
 
 
@@ -375,7 +375,7 @@ async def start_in_vain(
     node = make_node(service, contact, config=MembershipConfig(join_timeout_s=60))
     starting = asyncio.create_task(node.agent.start())
     await eventually(lambda: service.statistics().subscriptions == 1)
-    await eventually(lambda: node.agent.statistics().discovery.contacts == 1)
+    await eventually(lambda: node.agent.statistics().discovery.seeds == 1)
     return node, starting
 
 
@@ -412,4 +412,4 @@ async def test_log_tells_who_joined(caplog: pytest.LogCaptureFixture) -> None:
         await a.until(lambda it: it.see("b").properties, "b leads")
     assert f"a: removed b at {b.address}, left" in caplog.text
     assert "properties" not in caplog.text
-    assert StaticDiscovery([a.address]).statistics().contacts == 0
+    assert StaticDiscovery([a.address]).statistics().seeds == 0

@@ -78,7 +78,7 @@ def attacker(records: dict[str, MemberRecord]) -> Iterator[Attacker]:
 
 
 def refused(node: Node, reason: str) -> int:
-    return node.agent.statistics().counters.refused.get(reason, 0)
+    return node.agent.statistics().counters.rejected.get(reason, 0)
 
 
 def datagrams_refused(node: Node) -> int:
@@ -245,7 +245,7 @@ async def test_forged_successor(has_port: bool) -> None:
         for node in (a, b, c):
             enemy.say(node, GossipPacket(records=[successor]))
         for node in (a, c):
-            await node.eventually(lambda it: it.agent.statistics().counters.names_contested >= 1)
+            await node.eventually(lambda it: it.agent.statistics().counters.name_conflicts >= 1)
         # Longer than the question may take.
         enough = a.agent.statistics().counters.probes + 8
         await eventually(lambda: a.agent.statistics().counters.probes >= enough)

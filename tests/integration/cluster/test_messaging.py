@@ -182,7 +182,7 @@ async def test_unsubscribe() -> None:
         await a.communication.send("b", "note", b"2", reliable=False)
         await a.communication.send("b", "note", b"3")
         assert b.agent.datagram_service is not None
-        await eventually(lambda: b.agent.datagram_service.statistics().unheard == 1)  # type: ignore[union-attr]
+        await eventually(lambda: b.agent.datagram_service.statistics().unhandled == 1)  # type: ignore[union-attr]
         await eventually(lambda: b.service.statistics().no_handler == 1)
         assert len(inbox.letters) == 1
         again = Inbox(b)

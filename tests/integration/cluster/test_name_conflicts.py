@@ -184,8 +184,8 @@ async def test_of_many_started_together_no_two_stay(datagrams: bool) -> None:
         running_service("same") as third,
     ):
         services = [first, second, third]
-        contacts = [a.address, *(service.address for service in services)]
-        nodes = [make_node(it, *contacts, config=QUICK, datagrams=datagrams) for it in services]
+        seeds = [a.address, *(service.address for service in services)]
+        nodes = [make_node(it, *seeds, config=QUICK, datagrams=datagrams) for it in services]
         starts = (it.agent.start() for it in nodes)
         for error in await asyncio.gather(*starts, return_exceptions=True):
             assert error is None or isinstance(error, NameConflictError)

@@ -83,7 +83,7 @@ async def test_datagrams_of_a_stranger_change_nothing() -> None:
         ]
         assert a.agent.datagram_service is not None
         refused = a.agent.datagram_service.statistics().refused
-        received = a.agent.statistics().counters.refused
+        received = a.agent.statistics().counters.rejected
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             for packet in packets:
                 plain = Datagram("ghost", "127.0.0.1", 9, SUBJECT, encode_packet(packet))
@@ -95,7 +95,7 @@ async def test_datagrams_of_a_stranger_change_nothing() -> None:
             )
         )
         assert a.names == b.names == {"a", "b"}
-        assert a.agent.statistics().counters.refused == received
+        assert a.agent.statistics().counters.rejected == received
 
 
 async def test_a_second_node_of_a_name_is_refused_loudly() -> None:

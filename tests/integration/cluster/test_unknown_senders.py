@@ -226,7 +226,7 @@ async def test_answers_go_to_where_the_question_came_from_and_are_no_longer(
         assert victim.received == [], "nobody answers where nobody asked from"
         if isinstance(packet, SyncRequestPacket | PropertiesRequestPacket):
             assert answered == []
-            assert a.agent.statistics().counters.refused["sent by datagram"] == 20
+            assert a.agent.statistics().counters.rejected["sent by datagram"] == 20
 
 
 def _packet_of(data: bytes) -> MembershipPacket:

@@ -103,7 +103,7 @@ async def test_everything_can_be_kept_below_a_path(
     async with running(discovery):
         assert client.get_children(f"{root}/{CLUSTER}/members") == ["own"]
         client.create(f"{root}/{CLUSTER}/members/other", entry(OTHER))
-        await eventually(lambda: discovery.statistics().contacts == 1, "the event has a path")
+        await eventually(lambda: discovery.statistics().seeds == 1, "the event has a path")
 
 
 async def test_a_changed_address_is_told(

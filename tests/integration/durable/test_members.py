@@ -16,10 +16,10 @@ from tests.support.durable.mail_pairs import QUICK, Recorder, until_empty
 
 @asynccontextmanager
 async def member_with_mail(
-    name: str, directory: Path, *contacts: Node, **options: Any
+    name: str, directory: Path, *seeds: Node, **options: Any
 ) -> AsyncIterator[tuple[Node, DurableQueues]]:
     """A member of the cluster with mail."""
-    async with running_node(name, *contacts, config=QUICK_MEMBERS, **options) as node:
+    async with running_node(name, *seeds, config=QUICK_MEMBERS, **options) as node:
         store = SqliteStore(directory / f"{name}.db")
         async with DurableQueues(node.agent, store, config=QUICK) as mail:
             yield node, mail

@@ -83,7 +83,7 @@ async def test_several_listeners_hear_until_they_unsubscribe() -> None:
         pair.receiver.unsubscribe("tick")
         pair.receiver.unsubscribe("tick")
         await pair.sender.send(pair.receiver.address, "tick", b"3")
-        await eventually(lambda: pair.receiver.statistics().unheard == 1)
+        await eventually(lambda: pair.receiver.statistics().unhandled == 1)
         assert len(pair.seen) == 2
 
 
@@ -102,7 +102,7 @@ async def test_failing_listener_does_not_stop_the_others(
         for _ in range(10):
             await pair.sender.send(pair.receiver.address, "tick")
         await pair.is_heard(10)
-        assert pair.receiver.statistics().listeners_failed == 10
+        assert pair.receiver.statistics().handlers_failed == 10
     assert len([it for it in caplog.records if "deaf" in it.getMessage()]) == 1
 
 

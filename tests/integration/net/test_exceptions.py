@@ -80,7 +80,7 @@ async def test_service_stopped_in_flight_does_not_know_the_outcome(
 
 
 async def test_service_stopped_while_connecting_has_sent_nothing() -> None:
-    limits = {"backoff_max_s": 0.05}
+    limits = {"max_backoff_s": 0.05}
     async with RawServer(say_nothing) as server, make_service("client", limits=limits) as client:
         ask = partial(client.request, subject="echo", timeout=DEADLINE_S)
         requests = [

@@ -67,11 +67,11 @@ async def test_transient_request_waits_for_a_server_that_starts_later() -> None:
         async with make_service("server", bind=address) as server:
             subscribe_usual(server)
             assert await request == b"1"
-            await eventually(lambda: client.statistics().dialed == 0)
+            await eventually(lambda: client.statistics().client_connections == 0)
 
 
 async def test_exclusive_request_timeout_names_last_failure() -> None:
-    async with make_service("client", limits={"backoff_first_s": 0.01}) as client:
+    async with make_service("client", limits={"initial_backoff_s": 0.01}) as client:
         with pytest.raises(ReplyTimeoutError, match="the last attempt: cannot connect") as caught:
             await client.request(
                 unused_address(), "echo", timeout=0.5, keep_alive=False, wait_for_connection=True
@@ -174,7 +174,9 @@ async def test_stop_continues_when_caller_is_cancelled(who: str) -> None:
         await asyncio.wait_for(service.stop(), DEADLINE_S)
         with pytest.raises((NotRunningError, ConnectionClosedError)):
             await request
-        assert service.statistics().dialed == service.statistics().accepted == 0
+        assert (
+            service.statistics().client_connections == service.statistics().server_connections == 0
+        )
         # And once more, when there is nothing left to do.
         await asyncio.wait_for(service.stop(), DEADLINE_S)
 

@@ -299,7 +299,7 @@ async def test_timed_out_request_leaves_the_connection_open(speech: Speech) -> N
         pair.gate.open()
         assert await pair.ask("echo", b"2") == b"2"
         assert pair.client.statistics().connections_opened == 2
-        assert pair.client.statistics().dialed == 1
+        assert pair.client.statistics().client_connections == 1
 
 
 @raw_versions
@@ -395,7 +395,7 @@ async def test_id_used_twice_is_answered_twice_unless_the_connection_is_lost(ver
                 await peer.request(7, "gate")
             await eventually(lambda: pair.gate.waiting == 2)
         await eventually(lambda: pair.gate.cancelled == 2)
-        await eventually(lambda: pair.server.statistics().accepted == 0)
+        await eventually(lambda: pair.server.statistics().server_connections == 0)
         pair.gate.open()
         with await RawPeer.connect(pair.server.address, version) as peer:
             for _ in range(2):

@@ -130,4 +130,6 @@ async def test_one_way_handlers_end_in_time_after_their_peer_has_gone(dialect: D
             await eventually(lambda: crowd.begun == HANDLERS_MAX, "those that may are at work")
         await eventually(lambda: crowd.begun == HANDLERS_MAX + 5, "the others began")
         await eventually(lambda: crowd.working == 0, "all ended")
-        await eventually(lambda: service.statistics().accepted == 0, "the link is forgotten")
+        await eventually(
+            lambda: service.statistics().server_connections == 0, "the link is forgotten"
+        )

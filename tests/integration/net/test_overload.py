@@ -116,7 +116,7 @@ async def test_a_consumer_at_work_outlives_the_connection_of_its_sender(speech: 
         gate.open()
         await eventually(lambda: gate.finished == 3)
         assert gate.cancelled == 0
-        await eventually(lambda: server.statistics().accepted == 0)
+        await eventually(lambda: server.statistics().server_connections == 0)
 
 
 # Clients that read slowly, or not at all.
@@ -166,7 +166,7 @@ async def test_server_closes_client_that_reads_nothing() -> None:
         with await RawPeer.connect(server.address, receive_buffer=SMALL_SOCKET) as peer:
             await peer.write(b"".join(peer.request_bytes(it, "large") for it in range(total)))
             await eventually(lambda: replies.begun == total)
-            await eventually(lambda: server.statistics().accepted == 0)
+            await eventually(lambda: server.statistics().server_connections == 0)
             assert server.statistics().protocol_errors_by_kind == {"PeerTimeoutError": 1}
 
 
@@ -187,7 +187,7 @@ async def test_classes_beyond_the_limit_share_one_connection(
             assert await asyncio.gather(*asked) == [b"1"] * 9
         else:
             assert [await each for each in asked] == [b"1"] * 9
-        assert pair.client.statistics().dialed == maximum
+        assert pair.client.statistics().client_connections == maximum
         assert pair.client.statistics().connections_opened == maximum
 
 

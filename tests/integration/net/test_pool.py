@@ -45,10 +45,10 @@ async def test_subjects_of_one_class_share_a_connection(speech: Speech) -> None:
         for subject in ("bulk.upload", "bulk.copy", "bulk."):
             pair.server.serve(subject, lambda message: message.payload)
             assert await pair.ask(subject, b"1") == b"1"
-        assert pair.client.statistics().dialed == 1
+        assert pair.client.statistics().client_connections == 1
         assert await pair.ask("echo", b"1") == b"1"
-        assert pair.client.statistics().dialed == 2
-        assert pair.server.statistics().accepted == 2
+        assert pair.client.statistics().client_connections == 2
+        assert pair.server.statistics().server_connections == 2
 
 
 async def test_concurrent_first_users_share_one_dial() -> None:
@@ -84,7 +84,7 @@ async def test_different_addresses_and_spellings_do_not_share() -> None:
         assert await pair.ask("echo", b"1") == b"1"
         assert await pair.client.request(f"localhost:{port}", "echo", b"1") == b"1"
         assert await pair.client.request(f"127.0.0.1:{port}", "echo", b"1") == b"1"
-        assert pair.client.statistics().dialed == 2
+        assert pair.client.statistics().client_connections == 2
 
 
 async def test_a_service_reaches_itself_under_another_name() -> None:
@@ -202,7 +202,7 @@ async def test_a_failed_connect_is_forgotten() -> None:
 @pytest.mark.parametrize("way", ["request", "send"])
 async def test_wait_for_connection_retries_until_server_listens(way: str) -> None:
     address = unused_address()
-    limits = {"backoff_first_s": 0.002, "backoff_max_s": 0.01}
+    limits = {"initial_backoff_s": 0.002, "max_backoff_s": 0.01}
     async with make_service("client", limits=limits) as client:
         send = client.request if way == "request" else client.send
         waiting = asyncio.create_task(
@@ -218,7 +218,7 @@ async def test_wait_for_connection_retries_until_server_listens(way: str) -> Non
 
 async def test_waiting_backs_off() -> None:
     address = unused_address()
-    limits = {"backoff_first_s": 0.1, "backoff_max_s": 10.0}
+    limits = {"initial_backoff_s": 0.1, "max_backoff_s": 10.0}
     async with make_service("client", limits=limits) as client:
         with pytest.raises(ReplyTimeoutError) as caught:
             await client.request(address, "echo", timeout=0.5, wait_for_connection=True)
@@ -271,7 +271,7 @@ async def test_draining_connection_is_replaced_while_it_finishes() -> None:
         finish.set()
         assert await first == b"first"
         assert server.accepted == 2
-        await eventually(lambda: client.statistics().dialed == 1)
+        await eventually(lambda: client.statistics().client_connections == 1)
 
 
 # Limits and closing.
@@ -279,11 +279,11 @@ async def test_draining_connection_is_replaced_while_it_finishes() -> None:
 
 @every_speech
 async def test_idle_connections_are_closed(speech: Speech) -> None:
-    async with running_pair(speech, client_limits={"idle_close_s": 0.5}) as pair:
+    async with running_pair(speech, client_limits={"idle_timeout_s": 0.5}) as pair:
         assert await pair.ask("echo", b"1") == b"1"
-        assert pair.client.statistics().dialed == 1
-        await eventually(lambda: pair.client.statistics().dialed == 0)
-        await eventually(lambda: pair.server.statistics().accepted == 0)
+        assert pair.client.statistics().client_connections == 1
+        await eventually(lambda: pair.client.statistics().client_connections == 0)
+        await eventually(lambda: pair.server.statistics().server_connections == 0)
         assert await pair.ask("echo", b"2") == b"2"
         assert pair.client.statistics().connections_opened == 2
         assert pair.client.statistics().connections_lost == 0
@@ -291,13 +291,13 @@ async def test_idle_connections_are_closed(speech: Speech) -> None:
 
 
 async def test_a_connection_with_a_request_in_flight_is_not_idle() -> None:
-    limits = {"idle_close_s": 0.2, "heartbeat_interval_s": 0.05, "heartbeat_timeout_s": 5.0}
+    limits = {"idle_timeout_s": 0.2, "heartbeat_interval_s": 0.05, "heartbeat_timeout_s": 5.0}
     async with running_pair(client_limits=limits) as pair:
         (request,) = await pair.begin()
-        await holds_for(lambda: pair.client.statistics().dialed == 1, "it is used", 0.6)
+        await holds_for(lambda: pair.client.statistics().client_connections == 1, "it is used", 0.6)
         pair.gate.open()
         assert await request == b"done"
-        await eventually(lambda: pair.client.statistics().dialed == 0)
+        await eventually(lambda: pair.client.statistics().client_connections == 0)
 
 
 async def test_the_cap_closes_the_connection_unused_for_longest() -> None:
@@ -308,12 +308,12 @@ async def test_the_cap_closes_the_connection_unused_for_longest() -> None:
             # A clock of milliseconds must be able to tell one use from the next.
             await turns(3)
             await pair.ask(subject)
-        assert pair.client.statistics().dialed == 2
+        assert pair.client.statistics().client_connections == 2
         assert pair.client.statistics().connections_opened == 3
         # "b" had to go, "a" is still there.
         await pair.ask("a.x")
         assert pair.client.statistics().connections_opened == 3
-        await eventually(lambda: pair.server.statistics().accepted == 2)
+        await eventually(lambda: pair.server.statistics().server_connections == 2)
 
 
 async def test_the_cap_refuses_when_all_are_in_use() -> None:
@@ -342,17 +342,17 @@ async def test_the_cap_holds_for_concurrent_transient_requests() -> None:
         assert sum(isinstance(result, ConnectError) for result in results) == 35
 
 
-async def test_accepted_max() -> None:
-    async with running_pair(server_limits={"accepted_max": 2}) as pair:
+async def test_accepted_connections_max() -> None:
+    async with running_pair(server_limits={"accepted_connections_max": 2}) as pair:
         peers = [await RawPeer.connect(pair.server.address) for _ in range(2)]
         with pytest.raises(ConnectionClosedError) as caught:
             await pair.ask("echo")
         assert caught.value.outcome is Outcome.NOT_SENT
         assert pair.server.statistics().connections_rejected == 1
-        assert pair.server.statistics().accepted == 2
+        assert pair.server.statistics().server_connections == 2
         for peer in peers:
             peer.close()
-        await eventually(lambda: pair.server.statistics().accepted == 0)
+        await eventually(lambda: pair.server.statistics().server_connections == 0)
         assert await pair.ask("echo", b"1") == b"1"
 
 
@@ -365,8 +365,8 @@ async def test_transient_requests_close_their_connection(speech: Speech) -> None
         for number in range(20):
             assert await pair.ask("echo", b"%d" % number, keep_alive=False) == b"%d" % number
         assert pair.client.statistics().connections_opened == 20
-        await eventually(lambda: pair.client.statistics().dialed == 0)
-        await eventually(lambda: pair.server.statistics().accepted == 0)
+        await eventually(lambda: pair.client.statistics().client_connections == 0)
+        await eventually(lambda: pair.server.statistics().server_connections == 0)
         assert pair.server.statistics().connections_lost == 0
 
 
@@ -386,7 +386,7 @@ async def test_transient_requests_that_time_out_leave_no_socket(
             await asyncio.gather(*(time_out() for _ in range(50)))
             server.hang_up()
         assert client.statistics().requests_pending == 0
-        await eventually(lambda: client.statistics().dialed == 0)
+        await eventually(lambda: client.statistics().client_connections == 0)
 
         def is_all_closed() -> bool:
             server.hang_up()

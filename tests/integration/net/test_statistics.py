@@ -28,7 +28,10 @@ async def test_before_the_start_and_after_the_end() -> None:
     await service.stop()
     assert repr(service) == f"<MessagingService alone at {service.address} stopped>"
     assert service.statistics().subscriptions == 1
-    assert (service.statistics().dialed, service.statistics().accepted) == (0, 0)
+    assert (service.statistics().client_connections, service.statistics().server_connections) == (
+        0,
+        0,
+    )
 
 
 @every_speech
@@ -45,8 +48,16 @@ async def test_traffic_is_counted_on_both_sides(speech: Speech) -> None:
         client, server = pair.client.statistics(), pair.server.statistics()
         assert (client.requests_sent, client.messages_sent, client.replies_received) == (11, 5, 11)
         assert (server.requests_received, server.replies_sent, server.no_handler) == (16, 11, 1)
-        assert (client.connections_opened, client.dialed, client.accepted) == (1, 1, 0)
-        assert (server.connections_accepted, server.accepted, server.dialed) == (1, 1, 0)
+        assert (
+            client.connections_opened,
+            client.client_connections,
+            client.server_connections,
+        ) == (1, 1, 0)
+        assert (
+            server.connections_accepted,
+            server.server_connections,
+            server.client_connections,
+        ) == (1, 1, 0)
         assert client.bytes_sent == server.bytes_received > 15_000
         assert server.bytes_sent == client.bytes_received > 10_000
         assert client.requests_pending == server.handlers_running == 0
@@ -91,9 +102,9 @@ async def test_connection_that_is_reset_or_closed_without_a_goodbye_is_counted_a
         await peer.request(1, "hang")
         await eventually(lambda: pair.server.statistics().handlers_running == 1)
         peer.reset()
-        await eventually(lambda: pair.server.statistics().accepted == 0)
+        await eventually(lambda: pair.server.statistics().server_connections == 0)
         assert pair.server.statistics().connections_lost == 1
         with await RawPeer.connect(pair.server.address):
-            await eventually(lambda: pair.server.statistics().accepted == 1)
-        await eventually(lambda: pair.server.statistics().accepted == 0)
+            await eventually(lambda: pair.server.statistics().server_connections == 1)
+        await eventually(lambda: pair.server.statistics().server_connections == 0)
         assert pair.server.statistics().connections_lost == 2

@@ -72,8 +72,8 @@ async def test_stopping_an_idle_service_leaves_nothing(speech: Speech) -> None:
             assert await pair.ask("echo", b"1", keep_alive=False) == b"1"
             pair.server.subscribe("log", lambda _: None)
             await pair.tell("log")
-        assert pair.client.statistics().dialed == 0
-        assert pair.server.statistics().accepted == 0
+        assert pair.client.statistics().client_connections == 0
+        assert pair.server.statistics().server_connections == 0
         # Both sides wanted it.
         assert pair.client.statistics().connections_lost == 0
         assert pair.server.statistics().connections_lost == 0
@@ -258,7 +258,7 @@ async def test_connection_whose_tls_handshake_ends_after_stop_is_not_served(tmp_
         except (OSError, ssl.SSLError):
             pass  # Turned away even earlier.
         await turns()
-        assert service.statistics().accepted == 0
+        assert service.statistics().server_connections == 0
 
 
 # Starting.
@@ -297,7 +297,7 @@ async def test_a_connection_during_the_start_is_served() -> None:
     address = unused_address()
     service = make_service("server", bind=address)
     subscribe_usual(service)
-    limits = {"backoff_first_s": 0.0001, "backoff_max_s": 0.0002}
+    limits = {"initial_backoff_s": 0.0001, "max_backoff_s": 0.0002}
     async with make_service("client", limits=limits) as client:
         request = asyncio.create_task(
             client.request(address, "echo", b"1", wait_for_connection=True, timeout=10.0)

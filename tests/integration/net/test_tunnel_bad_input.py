@@ -103,7 +103,7 @@ async def test_garbage_right_after_the_hello() -> None:
         user = pair.server_users.last
         await eventually(lambda: user.reasons)
         assert (user.payloads, len(user.reasons)) == ([b"fine"], 1)
-        await eventually(lambda: pair.server.statistics().accepted == 0)
+        await eventually(lambda: pair.server.statistics().server_connections == 0)
 
 
 async def test_flags_that_change_nothing_do_no_harm() -> None:

@@ -111,7 +111,7 @@ async def test_a_peer_that_hangs_up_without_a_word() -> None:
             await eventually(lambda: user.reasons)
             assert user.reasons[0].startswith("connection lost: ")
         assert pair.server.statistics().connections_lost == 2
-        assert pair.server.statistics().accepted == 0
+        assert pair.server.statistics().server_connections == 0
 
 
 @both_loops

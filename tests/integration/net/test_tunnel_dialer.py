@@ -66,7 +66,7 @@ async def test_a_node_that_accepts_none_takes_no_tunnels() -> None:
         assert "the peer closed the connection: node 'core-1' takes no tunnels" in str(error)
         assert users.all == []
         assert pair.client.statistics().connections_failed == 1
-        await eventually(lambda: pair.server.statistics().accepted == 0)
+        await eventually(lambda: pair.server.statistics().server_connections == 0)
 
 
 async def test_tunnel_rejection_of_either_side_has_reason() -> None:
@@ -164,7 +164,7 @@ async def test_tunnel_open_without_listener_fails() -> None:
         assert caught.value.retryable and str(address) in str(caught.value)
         with pytest.raises(ConnectError, match=r"no tunnel within 0\.1 s"):
             await pair.client.tunnels.open(hole, pair.users, timeout=0.1)
-        assert pair.client.statistics().dialed == 0
+        assert pair.client.statistics().client_connections == 0
 
 
 async def greet_without_consent(peer: RawPeer) -> None:
@@ -187,7 +187,7 @@ async def test_a_peer_that_never_takes_the_tunnel(timeout: float | None) -> None
         assert text in str(caught.value)
         assert caught.value.retryable and caught.value.outcome is Outcome.NOT_SENT
         assert pair.users.all == []
-        await eventually(lambda: pair.client.statistics().dialed == 0)
+        await eventually(lambda: pair.client.statistics().client_connections == 0)
 
 
 async def test_tunnel_open_cancelled_leaves_no_connection() -> None:
@@ -197,8 +197,8 @@ async def test_tunnel_open_cancelled_leaves_no_connection() -> None:
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        await eventually(lambda: pair.server.statistics().accepted == 0)
-        assert pair.client.statistics().dialed == 0
+        await eventually(lambda: pair.server.statistics().server_connections == 0)
+        assert pair.client.statistics().client_connections == 0
 
 
 async def test_tunnel_open_cancelled_at_acceptance_leaves_no_connection() -> None:
@@ -223,14 +223,14 @@ async def test_tunnel_open_cancelled_at_acceptance_leaves_no_connection() -> Non
 
 
 async def test_tunnels_count_as_accepted_connections() -> None:
-    async with running_tunnels(server_limits={"accepted_max": 2}) as pair:
+    async with running_tunnels(server_limits={"accepted_connections_max": 2}) as pair:
         await pair.open()
         second, _ = await pair.open()
         with pytest.raises(MessagingError):
             await pair.client.tunnels.open(pair.server.address, pair.users)
         assert pair.server.statistics().connections_rejected == 1
         second.tunnel.close("room for another")
-        await eventually(lambda: pair.server.statistics().accepted == 1)
+        await eventually(lambda: pair.server.statistics().server_connections == 1)
         await pair.open()
 
 
@@ -248,7 +248,7 @@ async def test_tunnels_count_as_opened_connections() -> None:
 
 
 async def test_idle_tunnels_stay_open() -> None:
-    async with running_tunnels(client_limits={"idle_close_s": 0.01}) as pair:
+    async with running_tunnels(client_limits={"idle_timeout_s": 0.01}) as pair:
         near, far = await pair.open()
         await stays(lambda: near.tunnel.is_open and far.tunnel.is_open)
 

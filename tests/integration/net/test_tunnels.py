@@ -250,13 +250,17 @@ async def test_counters() -> None:
         assert far.tunnel.bytes_sent == near.tunnel.bytes_received
         for service in (pair.client, pair.server):
             assert service.statistics().tunnels == 1
-        assert pair.client.statistics().dialed == pair.server.statistics().accepted == 1
+        assert (
+            pair.client.statistics().client_connections
+            == pair.server.statistics().server_connections
+            == 1
+        )
         assert pair.server.statistics().bytes_received == near.tunnel.bytes_sent
 
         near.tunnel.close("enough")
         await eventually(lambda: far.reasons and near.reasons)
         statistics = pair.server.statistics()
-        assert (statistics.tunnels, statistics.accepted) == (0, 0)
+        assert (statistics.tunnels, statistics.server_connections) == (0, 0)
         assert statistics.tunnel_messages_received == 10
         assert statistics.tunnel_messages_sent == 1
         assert statistics.bytes_received == far.tunnel.bytes_received

@@ -201,7 +201,7 @@ def test_its_cluster_is_closed_by_a_secret_that_others_beside_it_find(app: Path)
         address = dev.wait_for(r"runs at (127\.0\.0\.1:\d+)")[1]
         secret = app.parent / ".postroad" / "cluster.secret"
         assert secret.stat().st_mode & 0o777 == 0o600
-        contact = ("--set", f"cluster.contacts={address}", "--set", "admin.enabled=no")
+        contact = ("--set", f"cluster.seeds={address}", "--set", "admin.enabled=no")
         with Command(app.parent, "node", "start", "--name", "beside", *contact) as beside:
             beside.wait_for(r"beside joined the cluster; members: beside, ")
         stranger = ("--name", "stranger", "--set", "node.data=elsewhere")

@@ -72,8 +72,8 @@ async def test_layers_work_together(tmp_path: Path) -> None:
 
 async def test_nodes_find_each_other(tmp_path: Path) -> None:
     async with Node(config_of(tmp_path, "alpha"), App(services=[Greeter()])) as alpha:
-        contacts = {"contacts": [str(alpha.service.address)]}
-        beta = Node(config_of(tmp_path, "beta", cluster=contacts), App())
+        seeds = {"seeds": [str(alpha.service.address)]}
+        beta = Node(config_of(tmp_path, "beta", cluster=seeds), App())
         async with beta:
             await beta.broker.wait_for_services(["greeter"], timeout_s=DEADLINE_S)
             assert await beta.broker.call("greeter.hello", {"name": "Bob"}) == "Hello Bob!"
@@ -92,8 +92,8 @@ async def test_what_operators_of_others_may_do_holds_for_commands_to_cells(tmp_p
     config = config_of(tmp_path, "alpha", node=layers, admin={"remote": "off"})
     async with Node(config) as alpha:
         alpha.domain.add_function("till", lambda message: b"")
-        contacts = {"contacts": [str(alpha.service.address)]}
-        async with Node(config_of(tmp_path, "beta", node=layers, cluster=contacts)) as beta:
+        seeds = {"seeds": [str(alpha.service.address)]}
+        async with Node(config_of(tmp_path, "beta", node=layers, cluster=seeds)) as beta:
             await eventually(lambda: "alpha" in beta.domain.links.by_domain)
             for line in ("kill till", "ps"):
                 with pytest.raises(
@@ -108,8 +108,8 @@ async def test_who_may_be_a_core_is_a_setting(tmp_path: Path) -> None:
     layers = {"layers": ["cluster", "cells"]}
     config = config_of(tmp_path, "alpha", node=layers, cells={"cores": ["alpha"]})
     async with Node(config) as alpha:
-        contacts = {"contacts": [str(alpha.service.address)]}
-        async with Node(config_of(tmp_path, "beta", node=layers, cluster=contacts)) as beta:
+        seeds = {"seeds": [str(alpha.service.address)]}
+        async with Node(config_of(tmp_path, "beta", node=layers, cluster=seeds)) as beta:
             await eventually(lambda: "alpha" in beta.domain.dialer.failures)
             assert "core beta rejected" in beta.domain.dialer.failures["alpha"]
             assert not alpha.domain.links.by_domain
@@ -172,7 +172,7 @@ async def test_starts_once_and_tells_it(tmp_path: Path, caplog: pytest.LogCaptur
 
 async def test_what_was_started_is_stopped_when_the_rest_cannot_be(tmp_path: Path) -> None:
     async with Node(config_of(tmp_path)) as first:
-        second = Node(config_of(tmp_path, cluster={"contacts": []}))
+        second = Node(config_of(tmp_path, cluster={"seeds": []}))
         with pytest.raises(StoreLockedError):
             await second.start()
         # Its name and its port are free again.
@@ -289,13 +289,13 @@ async def test_nodes_with_one_secret_are_a_cluster_that_is_closed(
     secret_file.write_text(f"{SECRET}\n")
     known = {"node": {"secret_file": str(secret_file)}}
     async with Node(config_of(tmp_path, "a", **known), App(services=[Greeter()])) as a:
-        contacts = {"contacts": [str(a.service.address)]}
-        config = config_of(tmp_path, "b", node={"secret": SECRET}, cluster=contacts)
+        seeds = {"seeds": [str(a.service.address)]}
+        config = config_of(tmp_path, "b", node={"secret": SECRET}, cluster=seeds)
         async with Node(config, App()) as b:
             await eventually(lambda: b.agent.member("a") and a.agent.member("b"))
             await b.broker.wait_for_services("greeter", timeout_s=DEADLINE_S)
             assert await b.broker.call("greeter.hello", {"name": "Ann"}) == "Hello Ann!"
-        async with Node(config_of(tmp_path, "c", cluster=contacts), App()) as c:
+        async with Node(config_of(tmp_path, "c", cluster=seeds), App()) as c:
             assert c.agent.member("a") is None
             assert a.agent.member("c") is None
     assert "requires the cluster secret" in caplog.text

@@ -75,8 +75,8 @@ class Door:
 
 def beside(directory: Path, other: Node, **app: Any) -> Node:
     """A node that finds another."""
-    contacts = {"contacts": [str(other.service.address)]}
-    return Node(config_of(directory, "beta", cluster=contacts), App(**app))
+    seeds = {"seeds": [str(other.service.address)]}
+    return Node(config_of(directory, "beta", cluster=seeds), App(**app))
 
 
 async def pings(node: Node, other: str) -> bool:

@@ -44,8 +44,8 @@ async def start_pair(
     tmp_path: Path, stack: contextlib.AsyncExitStack, alpha: App, beta: App
 ) -> tuple[Node, Node]:
     first = await stack.enter_async_context(Node(config_of(tmp_path / "alpha"), alpha))
-    contacts = [str(first.service.address)]
-    config = config_of(tmp_path / "beta", "beta", cluster={"contacts": contacts})
+    seeds = [str(first.service.address)]
+    config = config_of(tmp_path / "beta", "beta", cluster={"seeds": seeds})
     second = await stack.enter_async_context(Node(config, beta))
     for node, other in ((first, second), (second, first)):
         await eventually(lambda node=node, other=other: knows(node, other))  # type: ignore[misc] # Bound at once.

@@ -108,7 +108,7 @@ async def test_connection_that_shows_no_token_is_closed_soon() -> None:
 
 
 async def test_connections_have_a_limit() -> None:
-    limits = msgspec.structs.replace(LIMITS, accepted_max=3, handshake_timeout_s=30.0)
+    limits = msgspec.structs.replace(LIMITS, accepted_connections_max=3, handshake_timeout_s=30.0)
     async with hosted(limits=limits) as address, AsyncExitStack() as stack:
         host, port = address.address.rsplit(":", 1)
         ends = []

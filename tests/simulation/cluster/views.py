@@ -83,7 +83,7 @@ CONFIG = MembershipConfig()
 # more, because whoever was cut off tells its suspicions late.
 WELL_S = CONFIG.failure_timeout_s + CONFIG.probe_timeout_s
 # Whoever is asked for its name in vain has not answered for so long.
-ANSWER_S = CONFIG.probe_timeout_s * (CONFIG.health_max + 1)
+ANSWER_S = CONFIG.probe_timeout_s * (CONFIG.local_health_max + 1)
 # Probes under way: one each interval, and each takes no longer than the most patient waits.
 PROBES_MAX = 64
 

@@ -111,9 +111,9 @@ class World:
     async def _run_honest(self, node: SimNode) -> None:
         secret = _SECRET if self.plan.has_secret else None
         bind = f"{node.host}:{PORT}"
-        contacts = [str(self.address(name)) for name in self.plan.names[:2]]
+        seeds = [str(self.address(name)) for name in self.plan.names[:2]]
         async with MessagingService(CLUSTER, node.name, bind, secret=secret) as service:
-            agent = ClusterAgent(service, StaticDiscovery(contacts))
+            agent = ClusterAgent(service, StaticDiscovery(seeds))
             communication = ClusterMessaging(agent)
             communication.subscribe("note", self._hear_of(node.name))
             self.started[node.name] = self.sim.now

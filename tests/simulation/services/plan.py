@@ -119,13 +119,13 @@ def _draw_config(rng: Random) -> CellsConfig:
         link_messages_max=300 if is_narrow else 10_000,
         link_bytes_max=512 * KIB if is_narrow else 32 * MIB,
         resend_messages_max=16 if is_narrow else 1_024,
-        redial_first_s=0.1,
-        redial_max_s=1.0,
+        redial_initial_delay_s=0.1,
+        redial_max_delay_s=1.0,
         stop_grace_s=rng.choice((0.5, 2.0)),
-        announcing=RouteAdvertiserConfig(
+        advertiser=RouteAdvertiserConfig(
             resend_first_s=0.3, resend_max_s=3.0, check_interval_s=5.0
         ),
-        learning=RouteLearnerConfig(default_delay_s=rng.choice((0.1, 1.0))),
+        route_learner=RouteLearnerConfig(default_delay_s=rng.choice((0.1, 1.0))),
     )
 
 

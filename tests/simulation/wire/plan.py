@@ -130,7 +130,7 @@ def _draw_side(rng: Random, profile: ProtocolProfile, *, is_calm: bool) -> Side:
         frame_timeout_s=rng.uniform(2.0, 10.0),
         heartbeat_interval_s=interval_s,
         heartbeat_timeout_s=interval_s * rng.uniform(3.0, 4.0),
-        idle_close_s=rng.choice((1.0, 300.0, 300.0)),
+        idle_timeout_s=rng.choice((1.0, 300.0, 300.0)),
         handler_timeout_s=HANDLER_TIMEOUT_S,
         stop_grace_s=STOP_GRACE_S,
     )

@@ -37,9 +37,9 @@ CLUSTER = "chaos"
 QUEUE = "work"
 LIMITS = Limits(heartbeat_interval_s=0.3, heartbeat_timeout_s=3.0, stop_grace_s=1.0)
 CONFIG = CellsConfig(
-    redial_first_s=0.05,
-    redial_max_s=0.3,
-    learning=RouteLearnerConfig(default_delay_s=0.5),
+    redial_initial_delay_s=0.05,
+    redial_max_delay_s=0.3,
+    route_learner=RouteLearnerConfig(default_delay_s=0.5),
 )
 # Every so many messages take a while, so that some are under way at any moment.
 SLOW_EVERY = 5

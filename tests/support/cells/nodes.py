@@ -45,11 +45,11 @@ from tests.support.servers.process import free_port
 
 QUICK = CellsConfig(
     call_timeout_s=10.0,
-    redial_first_s=0.02,
-    redial_max_s=0.2,
+    redial_initial_delay_s=0.02,
+    redial_max_delay_s=0.2,
     stop_grace_s=2.0,
-    announcing=RouteAdvertiserConfig(resend_first_s=0.2, resend_max_s=1.0, check_interval_s=1.0),
-    learning=RouteLearnerConfig(default_delay_s=0.05),
+    advertiser=RouteAdvertiserConfig(resend_first_s=0.2, resend_max_s=1.0, check_interval_s=1.0),
+    route_learner=RouteLearnerConfig(default_delay_s=0.05),
 )
 """Times that let a test end soon."""
 LIMITS = Limits(heartbeat_interval_s=0.2, heartbeat_timeout_s=20.0, stop_grace_s=1.0)

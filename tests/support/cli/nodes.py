@@ -95,14 +95,14 @@ class RunningNode:
 
 @contextmanager
 def running_node(
-    data: Path, name: str = "alpha", *, app: App | None = None, contacts: tuple[str, ...] = ()
+    data: Path, name: str = "alpha", *, app: App | None = None, seeds: tuple[str, ...] = ()
 ) -> Iterator[RunningNode]:
     """A node of a cluster `shop` that serves its API at any port."""
     config = config_of(
         data,
         name,
         node={"cluster": "shop"},
-        cluster={"contacts": contacts},
+        cluster={"seeds": seeds},
         admin={"bind": "127.0.0.1:0", "remote": "change"},
         tracing={"enabled": True},
     )

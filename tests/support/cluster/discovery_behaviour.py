@@ -52,15 +52,15 @@ class Told:
     def __init__(self) -> None:
         self.calls: list[frozenset[Address]] = []
 
-    def __call__(self, contacts: frozenset[Address]) -> None:
+    def __call__(self, seeds: frozenset[Address]) -> None:
         asyncio.get_running_loop()  # Raises in any other thread.
-        self.calls.append(contacts)
+        self.calls.append(seeds)
 
     async def until(self, *expected: Address, timeout_s: float = DEADLINE_S) -> None:
-        """Return when exactly these are the contacts told last."""
+        """Return when exactly these are the seeds told last."""
         wanted = frozenset(expected)
         await eventually(
-            lambda: self.calls and self.calls[-1] == wanted, f"contacts {expected}", timeout_s
+            lambda: self.calls and self.calls[-1] == wanted, f"seeds {expected}", timeout_s
         )
 
 
@@ -150,7 +150,7 @@ class SearchBehaviour:
 
         statistics = search.statistics()
         assert statistics.is_connected
-        field = "contacts" if self.finds == "seeds" else self.finds
+        field = "seeds" if self.finds == "seeds" else self.finds
         assert getattr(statistics, field) == 1
         assert (statistics.changes, statistics.failures, statistics.last_error) == (1, 0, "")
         statistics.changes = 99

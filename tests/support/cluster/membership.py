@@ -254,14 +254,14 @@ class Wire:
 
     # Nodes come and go.
 
-    def add(self, machine: Membership, contacts: Iterable[str | Membership] = ()) -> Membership:
+    def add(self, machine: Membership, seeds: Iterable[str | Membership] = ()) -> Membership:
         """Start a machine with these seeds, names or machines, and let it join."""
         self.nodes[machine.local_member.address] = machine
         self.changes.setdefault(machine.local_member.name, [])
         machine.start(self.clock())
         places = [
             it.local_member.address if isinstance(it, Membership) else address_of(it)
-            for it in contacts
+            for it in seeds
         ]
         machine.set_seeds(places, self.clock())
         self.tick()

@@ -35,7 +35,7 @@ USUAL = MembershipConfig()
 QUICK = MembershipConfig(
     probe_interval_s=0.1,
     probe_timeout_s=0.4,
-    indirect_after_s=0.15,
+    indirect_probe_delay_s=0.15,
     failure_timeout_s=0.8,
     confirmed_failure_timeout_s=0.5,
     gossip_interval_s=0.05,
@@ -132,12 +132,12 @@ class Node:
 
 def make_node(
     service: MessagingService,
-    *contacts: Address | Node,
+    *seeds: Address | Node,
     discovery: Discovery | None = None,
     **options: Any,
 ) -> Node:
     """A node on a started service; `options` are those of Agent."""
-    addresses = [it.address if isinstance(it, Node) else it for it in contacts]
+    addresses = [it.address if isinstance(it, Node) else it for it in seeds]
     options = {"config": USUAL} | options
     return Node(service, ClusterAgent(service, discovery or StaticDiscovery(addresses), **options))
 
@@ -174,7 +174,7 @@ async def running_service(
 @asynccontextmanager
 async def running_node(
     name: str,
-    *contacts: Address | Node,
+    *seeds: Address | Node,
     discovery: Discovery | None = None,
     config: MembershipConfig = USUAL,
     datagrams: bool | None = None,
@@ -185,7 +185,7 @@ async def running_node(
     async with running_service(name, **service_options) as service:
         node = make_node(
             service,
-            *contacts,
+            *seeds,
             discovery=discovery,
             config=config,
             datagrams=datagrams,
@@ -201,8 +201,8 @@ async def running_cluster(names: str, **options: Any) -> AsyncIterator[list[Node
     nodes: list[Node] = []
     async with AsyncExitStack() as stack:
         for name in names.split():
-            contacts = nodes[:1]
-            nodes.append(await stack.enter_async_context(running_node(name, *contacts, **options)))
+            seeds = nodes[:1]
+            nodes.append(await stack.enter_async_context(running_node(name, *seeds, **options)))
         await all_know(nodes)
         yield nodes
 

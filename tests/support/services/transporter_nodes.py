@@ -293,9 +293,9 @@ class TlsFiles:
         authority.cert_pem.write_to_path(self.ca)
         authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(self.both)
 
-    def context(self, *, is_mutual: bool = False) -> ssl.SSLContext:
+    def context(self, *, mutual: bool = False) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.ca)
-        if is_mutual:
+        if mutual:
             context.load_cert_chain(self.both)
         return context
 

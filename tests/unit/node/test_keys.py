@@ -27,9 +27,9 @@ def test_settings_are_explained_and_secrets_hidden() -> None:
     ("admin.enabled", "true or false"),
     ("admin.remote", "one of off, read, change"),
     ("cells.role", "one of core, satellite"),
-    ("cluster.contacts", "a list of texts"),
+    ("cluster.seeds", "a list of texts"),
     ("cluster.properties", "a table"),
-    ("limits.accepted_max", "a whole number"),
+    ("limits.accepted_connections_max", "a whole number"),
     ("node.layers", "a list of cluster, cells, queues, services, flows"),
     ("tls.key", "a text"),
 )

@@ -79,7 +79,7 @@ def test_tables_within_tables(file: Path) -> None:
         cluster.properties = { rack = "7" }
         [cells]
         role = "satellite"
-        [cells.tuning.learning]
+        [cells.tuning.route_learner]
         default_delay_s = 1
         [queues.tuning]
         handler_timeout_s = 2.5
@@ -88,7 +88,7 @@ def test_tables_within_tables(file: Path) -> None:
     config = loaded.config
     assert config.cluster.properties == {"rack": "7"}
     assert config.cells.role is Role.SATELLITE
-    assert config.cells.tuning.learning.default_delay_s == 1.0
+    assert config.cells.tuning.route_learner.default_delay_s == 1.0
     assert config.queues.tuning.handler_timeout_s == 2.5
     assert config.queues.tuning.ack_timeout_s == NodeConfig().queues.tuning.ack_timeout_s
     assert loaded.origins["cluster.properties"] == "postroad.toml:2"
@@ -98,12 +98,12 @@ def test_tables_within_tables(file: Path) -> None:
 @each(
     ("POSTROAD_NODE_NAME", "b", "node.name", "b"),
     ("POSTROAD_QUEUES_TUNING_HANDLER_TIMEOUT_S", "2.5", "queues.tuning.handler_timeout_s", 2.5),
-    ("POSTROAD_LIMITS_ACCEPTED_MAX", "7", "limits.accepted_max", 7),
+    ("POSTROAD_LIMITS_ACCEPTED_CONNECTIONS_MAX", "7", "limits.accepted_connections_max", 7),
     ("POSTROAD_ADMIN_ENABLED", "no", "admin.enabled", False),
     ("POSTROAD_SERVICES_TUNING_RETRY_IS_ENABLED", "On", "services.tuning.retry.is_enabled", 1),
-    ("POSTROAD_CLUSTER_CONTACTS", "a:1, b:2", "cluster.contacts", ("a:1", "b:2")),
-    ("POSTROAD_CLUSTER_CONTACTS", '["a:1"]', "cluster.contacts", ("a:1",)),
-    ("POSTROAD_CLUSTER_CONTACTS", "", "cluster.contacts", ()),
+    ("POSTROAD_CLUSTER_SEEDS", "a:1, b:2", "cluster.seeds", ("a:1", "b:2")),
+    ("POSTROAD_CLUSTER_SEEDS", '["a:1"]', "cluster.seeds", ("a:1",)),
+    ("POSTROAD_CLUSTER_SEEDS", "", "cluster.seeds", ()),
     ("POSTROAD_NODE_LAYERS", "cluster,queues", "node.layers", (Layer.CLUSTER, Layer.QUEUES)),
     ("POSTROAD_CLUSTER_PROPERTIES", '{"rack": "7"}', "cluster.properties", {"rack": "7"}),
     ("POSTROAD_ADMIN_REMOTE", "off", "admin.remote", "off"),
@@ -127,6 +127,20 @@ def test_variables_are_read_by_the_type_of_the_setting(
         "limits.lanes_per_peer_max",
     ),
     (f"{_TLS}trust = 'ca'", "tls.ca", "ca", "tls.trust"),
+    ("cluster.contacts = ['a:1']", "cluster.seeds", ("a:1",), "cluster.contacts"),
+    (
+        "[cluster.tuning]\ntombstone_s = 5",
+        "cluster.tuning.tombstone_ttl_s",
+        5.0,
+        "cluster.tuning.tombstone_s",
+    ),
+    ("limits.accepted_max = 9", "limits.accepted_connections_max", 9, "limits.accepted_max"),
+    (
+        "[cells.tuning.learning]\ndefault_delay_s = 3",
+        "cells.tuning.route_learner.default_delay_s",
+        3.0,
+        "cells.tuning.learning.default_delay_s",
+    ),
     (f"{_TLS}ca = 'ca'\nis_mutual = false", "tls.mutual", False, "tls.is_mutual"),
     (
         "[mail.tuning]\nhandler_s = 2",
@@ -224,8 +238,8 @@ def test_variables_of_others_and_of_kubernetes_are_left_alone(file: Path) -> Non
     ("node.name = { a = 1 }", "postroad.toml:1: node.name: expected a text, got a table"),
     ("node.name = true", "postroad.toml:1: node.name: expected a text, got True"),
     (
-        "limits.accepted_max = 1.5",
-        "postroad.toml:1: limits.accepted_max: expected a whole number, got 1.5",
+        "limits.accepted_connections_max = 1.5",
+        "postroad.toml:1: limits.accepted_connections_max: expected a whole number, got 1.5",
     ),
     (
         "admin.remote = 'all'",

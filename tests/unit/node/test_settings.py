@@ -22,7 +22,7 @@ def test_defaults_need_nobody_and_the_store_can_be_elsewhere() -> None:
     config = NodeConfig()
     assert config.node.name == default_name()
     assert all(config.has(layer) for layer in Layer)
-    assert not config.cluster.contacts
+    assert not config.cluster.seeds
     assert config.tls is None
     assert config.store == f".postroad/{config.node.name}.db"
     assert str(config.admin_address) == "127.0.0.1:8222"
@@ -38,8 +38,8 @@ def test_defaults_need_nobody_and_the_store_can_be_elsewhere() -> None:
     (NodeSettings, {"layers": (Layer.CELLS,)}, "'cells' needs 'cluster'"),
     (NodeSettings, {"secret": "short"}, "secret is shorter than 16 characters"),
     (NodeSettings, {"secret": "x" * 16, "secret_file": "f"}, "secret and secret_file: give one"),
-    (ClusterSettings, {"contacts": ("a:1",), "dns": "b:2"}, "contacts and dns: give one way"),
-    (ClusterSettings, {"contacts": ("a",)}, "is not of the form host:port"),
+    (ClusterSettings, {"seeds": ("a:1",), "dns": "b:2"}, "seeds and dns: give one way"),
+    (ClusterSettings, {"seeds": ("a",)}, "is not of the form host:port"),
     (AdminSettings, {"certificate": "c.pem"}, "certificate and key: give both or neither"),
     (AdminSettings, {"client_trust": "ca.pem"}, "client_trust needs HTTPS"),
     (AdminSettings, {"token": "short"}, "token is shorter than 16 characters"),

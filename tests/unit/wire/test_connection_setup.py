@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -258,6 +259,45 @@ def test_goodbye_of_a_client_before_its_proof_is_no_breach_at_the_server() -> No
         assert server.failure is None
         reasons = [event.reason for event in server.events if isinstance(event, GoodbyeFrame)]
         assert reasons == (["no longer needed"] if has_server_hello else [])
+
+
+@pytest.mark.parametrize("is_tunnel", [False, True], ids=["requests", "tunnel"])
+@pytest.mark.parametrize("secret", [None, SECRET], ids=["open", "secret"])
+@pytest.mark.parametrize("role", ConnectionRole)
+def test_goodbye_at_any_moment_before_the_connection_is_open_is_no_breach(
+    role: ConnectionRole, secret: str | None, is_tunnel: bool
+) -> None:
+    """Each side has received any part of what the other one had sent until then."""
+    states = set()
+    for moment in range(100):
+        pair = Pair(
+            with_role(make_config(secret=secret), "satellite", is_tunnel=is_tunnel),
+            with_role(server_config(secret=secret), "core", is_tunnel=False),
+        )
+        rng = random.Random(moment)
+        sides = [pair.client, pair.server]
+        under_way = {side: b"" for side in sides}
+        for _ in range(moment):
+            side, other = rng.sample(sides, 2)
+            data = under_way[side] + side.take()
+            size = min(len(data), rng.choice((1, 2, 16, 200)))
+            other.give(data[:size])
+            under_way[side] = data[size:]
+        speaker = pair.client if role is ConnectionRole.CLIENT else pair.server
+        states.add(speaker.machine.state)
+        speaker.machine.goodbye("no longer needed")
+        while any(under_way.values()) or any(side.has_data for side in sides):
+            for side, other in (sides, sides[::-1]):
+                other.give(under_way[side] + side.take())
+                under_way[side] = b""
+        assert [side.failure for side in sides] == [None, None], moment
+    assert states > {ConnectionState.HANDSHAKE, ConnectionState.AWAITING_HELLO}
+    assert (ConnectionState.AWAITING_PROOF in states) == (secret is not None)
+
+
+def with_role(config: WireConfig, role: str, *, is_tunnel: bool) -> WireConfig:
+    hello = msgspec.structs.replace(config.hello, role=role, is_tunnel=is_tunnel)
+    return msgspec.structs.replace(config, hello=hello)
 
 
 def test_client_that_rejects_the_hello_of_the_server_is_no_breach_at_the_server() -> None:

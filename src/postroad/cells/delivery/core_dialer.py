@@ -118,14 +118,14 @@ class CoreDialer:
                 self.failures.pop(name, None)
                 opened = self._loop.time()
                 await tunnel.wait_closed()
-                if self._loop.time() - opened > self._config.redial_max_s:
+                if self._loop.time() - opened > self._config.redial_max_delay_s:
                     attempt = 0
             attempt += 1
             await asyncio.sleep(
                 backoff(
                     attempt,
-                    initial_delay_s=self._config.redial_first_s,
-                    max_delay_s=self._config.redial_max_s,
+                    initial_delay_s=self._config.redial_initial_delay_s,
+                    max_delay_s=self._config.redial_max_delay_s,
                     jitter=random.random(),
                 )
             )
@@ -139,7 +139,7 @@ class CoreDialer:
 
     def _is_core_expired(self, name: str) -> bool:
         since = self._unlisted_since.get(name)
-        is_old = since is not None and self._loop.time() - since > self._config.forget_core_s
+        is_old = since is not None and self._loop.time() - since > self._config.core_expiry_s
         return is_old and not self._has_link(name)
 
     async def _dial(self, name: str) -> Tunnel | None:

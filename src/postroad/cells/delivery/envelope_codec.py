@@ -168,26 +168,26 @@ def decode_short_request(data: bytes, at: int) -> tuple[int | None, bytes, bytes
 
     Its route ends at `at`. None if it is laid out otherwise, expired or malformed.
     """
-    begin = at + _REQUEST.size
-    if len(data) < begin:
+    payload_at = at + _REQUEST.size
+    if len(data) < payload_at:
         return None
     kind, ttl_ms, id, tail, size = _REQUEST.unpack_from(data, at)
-    if tail != _REQUEST_TAIL or kind != _MESSAGE_KIND or len(data) != begin + size:
+    if tail != _REQUEST_TAIL or kind != _MESSAGE_KIND or len(data) != payload_at + size:
         return None
     if 0 < ttl_ms <= TTL_MS_MAX:
-        return ttl_ms, id, data[begin:]
-    return (None, id, data[begin:]) if ttl_ms == _NO_TTL else None
+        return ttl_ms, id, data[payload_at:]
+    return (None, id, data[payload_at:]) if ttl_ms == _NO_TTL else None
 
 
 def decode_short_reply(data: bytes, at: int) -> tuple[bytes, bytes] | None:
     """Return the id that a reply repeats, and its payload; see `decode_short_request`."""
-    begin = at + _REPLY.size
-    if len(data) < begin:
+    payload_at = at + _REPLY.size
+    if len(data) < payload_at:
         return None
     kind, ttl_ms, _, before, in_reply_to, after, size = _REPLY.unpack_from(data, at)
-    if [before, after] != _REPLY_TAILS or kind != _REPLY_KIND or len(data) != begin + size:
+    if [before, after] != _REPLY_TAILS or kind != _REPLY_KIND or len(data) != payload_at + size:
         return None
-    return (in_reply_to, data[begin:]) if ttl_ms <= TTL_MS_MAX or ttl_ms == _NO_TTL else None
+    return (in_reply_to, data[payload_at:]) if ttl_ms <= TTL_MS_MAX or ttl_ms == _NO_TTL else None
 
 
 def decode_fast(data: bytes, at: int) -> tuple[int, int | None, bytes, EnvelopeTail] | None:

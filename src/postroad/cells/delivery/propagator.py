@@ -49,9 +49,9 @@ class RoutePropagator:
         self._loop = dispatcher.loop
         config = dispatcher.config
         self.advertiser = RouteAdvertiser(
-            dispatcher.domain, incarnation=incarnation, config=config.announcing
+            dispatcher.domain, incarnation=incarnation, config=config.advertiser
         )
-        self.learner = RouteLearner(dispatcher.domain, config=config.learning)
+        self.learner = RouteLearner(dispatcher.domain, config=config.route_learner)
         self._pending_updates = RoutingUpdateQueue(ROUTE_NAMES_PER_S)
         # Peers to acknowledge once all of their routes are in the table, and whether the update
         # withdrew routes.

@@ -32,7 +32,7 @@ class RouteCache:
         """Forget the results that depend on any of these."""
         for dependency in changed:
             for section, key in list(self._dependents.get(dependency, ())):
-                section.forget(key)
+                section.evict(key)
 
     def link(
         self, section: CacheSection[Any, Any], key: Hashable, dependencies: Iterable[Dependency]
@@ -69,12 +69,12 @@ class CacheSection(Generic[K, V]):
         self._size_max = size_max
         self.size = 0
         self.results: dict[K, V] = {}
-        """For lookups; changed by `put`, `forget` and `clear` only."""
+        """For lookups; changed by `put`, `evict` and `clear` only."""
         self._details: dict[K, tuple[int, Collection[Dependency]]] = {}
 
     def put(self, key: K, result: V, dependencies: Collection[Dependency], size: int = 1) -> None:
         """Store a result in the place of any older one."""
-        self.forget(key)
+        self.evict(key)
         if self.size + size > self._size_max:
             self.clear()
         self.size += size
@@ -82,7 +82,7 @@ class CacheSection(Generic[K, V]):
         self._details[key] = size, dependencies
         self._cache.link(self, key, dependencies)
 
-    def forget(self, key: K) -> None:
+    def evict(self, key: K) -> None:
         """Remove a result, if it is stored."""
         if key in self.results:
             del self.results[key]
@@ -93,4 +93,4 @@ class CacheSection(Generic[K, V]):
     def clear(self) -> None:
         """Remove all results."""
         for key in list(self.results):
-            self.forget(key)
+            self.evict(key)

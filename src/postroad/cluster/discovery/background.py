@@ -202,13 +202,18 @@ class SeedDiscovery(BackgroundDiscovery[frozenset[Address]]):
 
     def statistics(self) -> DiscoveryStatistics:
         """Return a copy of the current statistics."""
-        return msgspec.structs.replace(self._counts, contacts=len(self._published or ()))
+        return msgspec.structs.replace(self._counts, seeds=len(self._published or ()))
 
 
-def retry_delay_s(attempt: int, max_s: float = RETRY_MAX_S) -> float:
+def retry_delay_s(attempt: int, max_delay_s: float = RETRY_MAX_S) -> float:
     """Return the delay in seconds before the given retry."""
-    first_s = min(RETRY_INITIAL_S, max_s)
-    return backoff(attempt, initial_delay_s=first_s, max_delay_s=max_s, jitter=random.random())
+    initial_delay_s = min(RETRY_INITIAL_S, max_delay_s)
+    return backoff(
+        attempt,
+        initial_delay_s=initial_delay_s,
+        max_delay_s=max_delay_s,
+        jitter=random.random(),
+    )
 
 
 class StaticDiscovery(SeedDiscovery):

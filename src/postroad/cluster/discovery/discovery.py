@@ -101,7 +101,7 @@ SeedsCallback: TypeAlias = Callable[[frozenset[Address]], None]
 class DiscoveryStatistics(BackgroundDiscoveryStatistics):
     """State and totals of a discovery of seeds."""
 
-    contacts: int = 0
+    seeds: int = 0
     """Seed addresses known now."""
 
 

@@ -190,7 +190,7 @@ class CandidateVerifier:
                     continue
                 nonce = self._context.new_nonce()
                 timeout_s = self._config.probe_timeout_s * self._context.health.timeout_multiplier
-                stream_at = now + self._config.indirect_after_s
+                stream_at = now + self._config.indirect_probe_delay_s
                 self._probes[nonce] = _CandidateProbe(
                     record, bucket, in_stream, stream_at, now + timeout_s
                 )

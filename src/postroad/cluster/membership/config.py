@@ -23,7 +23,7 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Longer than the pauses that garbage collection or a busy host cause now and then.
     """
-    indirect_after_s: float = 0.5
+    indirect_probe_delay_s: float = 0.5
     """Time for the direct ack; then indirect probes are sent, and a probe over TCP."""
     indirect_probes: int = 3
     """Number of members that are asked for an indirect probe."""
@@ -32,7 +32,7 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A suspected member that does not refute the suspicion for so long is declared dead."""
     confirmed_failure_timeout_s: float = 5.0
     """The shorter timeout, used once enough other members have confirmed the suspicion."""
-    confirmations: int = 3
+    suspicion_confirmations: int = 3
     """Number of confirmations that shorten the timeout to the minimum."""
 
     gossip_interval_s: float = 0.25
@@ -46,9 +46,9 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     join_timeout_s: float = 2.0
     """If no seed replies for so long, the node starts a cluster alone and keeps trying."""
 
-    tombstone_s: float = 600.0
+    tombstone_ttl_s: float = 600.0
     """Dead members are remembered for so long, so that old gossip cannot revive them."""
-    health_max: int = 8
+    local_health_max: int = 8
     """Maximum of the local health score; each point lengthens timeouts by one more multiple."""
 
     members_max: int = 5_000
@@ -66,7 +66,7 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
             if not math.isfinite(value) or value <= 0:
                 raise ConfigError(f"membership {field}={value!r} must be a number above 0")
         for shorter, longer in (
-            ("indirect_after_s", "probe_timeout_s"),
+            ("indirect_probe_delay_s", "probe_timeout_s"),
             ("confirmed_failure_timeout_s", "failure_timeout_s"),
             ("packet_bytes_max", "stream_bytes_max"),
         ):

@@ -60,11 +60,11 @@ class MembershipCounters(msgspec.Struct):
     """Suspicions that this node started after a failed probe."""
     refutations: int = 0
     """Times this node refuted that it is suspected or dead."""
-    standstills: int = 0
+    stalls: int = 0
     """Times this node detected that its process had stalled."""
-    names_contested: int = 0
+    name_conflicts: int = 0
     """Second processes with a name in use, this node's name or another member's."""
-    refused: dict[str, int] = {}
+    rejected: dict[str, int] = {}
     """Rejected records and packets, by reason."""
 
 
@@ -82,8 +82,8 @@ class MembershipContext:
         self.member_table = member_table
         self.gossip_queue = gossip_queue
         self.rng = rng
-        self.health = LocalHealth(config.health_max)
-        self.counters = MembershipCounters(refused={})
+        self.health = LocalHealth(config.local_health_max)
+        self.counters = MembershipCounters(rejected={})
         # False until this node knows that its name is free; until then it does not gossip itself.
         self.is_member = False
         # Drained by the agent: packets to send, and the reasons of rejections.
@@ -139,7 +139,7 @@ class MembershipContext:
 
     def count_rejection(self, reason: str) -> None:
         """Count a rejected record or packet."""
-        counts = self.counters.refused
+        counts = self.counters.rejected
         counts[reason] = counts.get(reason, 0) + 1
         self.rejections.append(reason)
 

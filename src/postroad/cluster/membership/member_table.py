@@ -289,7 +289,7 @@ class MemberTable:
     def reap_tombstones(self, now: float) -> None:
         """Remove dead and left members whose tombstones have expired."""
         for entry in list(self.tombstones.values()):
-            if entry.since + self._config.tombstone_s <= now:
+            if entry.since + self._config.tombstone_ttl_s <= now:
                 self._apply(entry, StateChangeCause.REAPED, entry.record, now)
 
     def set_local(self, local: MemberRecord) -> None:

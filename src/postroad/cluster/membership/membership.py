@@ -343,7 +343,7 @@ class Membership:
         stalled_s = now - self._due
         if stalled_s <= _STALL_S:
             return
-        self._context.counters.standstills += 1
+        self._context.counters.stalls += 1
         self._context.health.worsen()
         self._prober.extend_deadlines(stalled_s)
         self._name_conflicts.extend_deadlines(stalled_s)
@@ -453,7 +453,7 @@ class Membership:
 
     def _on_duplicate_name_probe(self, probe: ProbePacket, source: Address, now: float) -> None:
         if probe.is_joining and probe.instance != self._member_table.local.instance:
-            self._context.counters.names_contested += 1
+            self._context.counters.name_conflicts += 1
             self._name_events.append(NameConflictDetected(source))
         else:
             self._gossip_handler.on_duplicate_name_caller(source, probe.instance, now)
@@ -484,7 +484,7 @@ class Membership:
     def _on_sync_reply(self, sync: SyncReplyPacket, arrival: Arrival) -> None:
         if self._state_sync.on_reply(sync) and self._join_deadline is not None:
             self._join_deadline = None
-            self._settle_deadline = arrival.now + self.config.indirect_after_s
+            self._settle_deadline = arrival.now + self.config.indirect_probe_delay_s
 
     def _on_properties_request(
         self, request: PropertiesRequestPacket, arrival: Arrival

@@ -106,7 +106,7 @@ class NameConflictResolver:
                 return
         if len(self._claim_probes) >= _OPEN_MAX:
             return
-        self._context.counters.names_contested += 1
+        self._context.counters.name_conflicts += 1
         holder = self._member_table.active[claimant.name].record
         self._send_probe(self._claim_probes, claimant, now, holder, about=claimant)
 
@@ -193,7 +193,7 @@ class NameConflictResolver:
     def _resolve_own_name(
         self, address: Address, instance: int, now: float, *, is_member: bool, is_vouched: bool
     ) -> NameResolution:
-        self._context.counters.names_contested += 1
+        self._context.counters.name_conflicts += 1
         if not (is_vouched or self._proves_names):
             self._ignore_rival(address, now)
             return NameResolution(address, must_leave=False, is_known=False)

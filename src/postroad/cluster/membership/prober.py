@@ -159,7 +159,7 @@ class Prober:
         probe = Probe(
             entry,
             now,
-            max(self._config.indirect_after_s * multiplier, bound_s),
+            max(self._config.indirect_probe_delay_s * multiplier, bound_s),
             max(self._config.probe_timeout_s * multiplier, _ROUND_TRIPS * bound_s),
         )
         nonce = self._context.new_nonce()
@@ -287,6 +287,8 @@ class Prober:
             self._context.send(requester, ProbeNackPacket(nonce=request.nonce))
             return
         nonce = self._context.new_nonce()
-        timeout_s = (self._config.probe_timeout_s - self._config.indirect_after_s) * _RELAY_SHARE
+        timeout_s = (
+            self._config.probe_timeout_s - self._config.indirect_probe_delay_s
+        ) * _RELAY_SHARE
         self._relays[nonce] = _RelayedProbe(requester, request.nonce, now + timeout_s, bytes_max)
         self._send_probe_packet(nonce, entry)

@@ -88,7 +88,7 @@ class Suspicion:
         self._max_timeout_s = config.failure_timeout_s
         self._min_timeout_s = config.confirmed_failure_timeout_s
         # The member itself and its first reporter cannot confirm.
-        self._confirmations_needed = min(config.confirmations, size - 2)
+        self._confirmations_needed = min(config.suspicion_confirmations, size - 2)
 
     def confirm(self, reporter: str) -> bool:
         """Add a node that suspects the member too; return whether it is new."""

@@ -1,4 +1,9 @@
-"""The client side of a connection: sends requests, receives replies."""
+"""The client side of a connection: sends requests, receives replies.
+
+Where a sender waits: in `wait_for_capacity`, while the peer has `requests_pending_max` requests of
+this connection or does not read. Callers wait in their order, until their timeouts; a message that
+was written waits nowhere else in this process but in the write buffer of the transport.
+"""
 
 from __future__ import annotations
 
@@ -298,7 +303,7 @@ class ClientConnection(PeerConnection):
     def _own_deadline(self) -> float:
         idle_at = NEVER
         if not self.pending.entries and self._was_open:
-            idle_at = self.last_used + self._context.limits.idle_close_s
+            idle_at = self.last_used + self._context.limits.idle_timeout_s
         return min(self.pending.next_deadline, idle_at)
 
     def _on_timer(self, now: float) -> None:

@@ -142,10 +142,10 @@ class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
             return f"connection lost: {self.exc}"
         if not self.was_open:
             is_secured = self.wire.certificate_names is not None
-            trust = "; or it does not trust this node's certificate" if is_secured else ""
+            hint = "; or it does not trust this node's certificate" if is_secured else ""
             return (
                 "the peer closed the connection during the handshake; "
-                f"is it of another cluster, version or TLS setting?{trust}"
+                f"is it of another cluster, version or TLS setting?{hint}"
             )
         return "the peer closed the connection"
 

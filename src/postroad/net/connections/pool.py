@@ -131,8 +131,8 @@ class ConnectionPool:
             attempt += 1
             pause_s = backoff(
                 attempt,
-                initial_delay_s=limits.backoff_first_s,
-                max_delay_s=limits.backoff_max_s,
+                initial_delay_s=limits.initial_backoff_s,
+                max_delay_s=limits.max_backoff_s,
                 jitter=random.random(),
             )
             await asyncio.sleep(pause_s)

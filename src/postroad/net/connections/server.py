@@ -119,7 +119,7 @@ class ServerConnection(PeerConnection):
         if self._context.is_stopped:
             # The TLS handshake ended after the service had stopped.
             self.abort()
-        elif len(self._registry) >= self._context.limits.accepted_max:
+        elif len(self._registry) >= self._context.limits.accepted_connections_max:
             self._reject()
         else:
             self._context.counters.connections_accepted += 1
@@ -129,9 +129,9 @@ class ServerConnection(PeerConnection):
         """Close this connection at once, because the limit is reached."""
         self._context.counters.connections_rejected += 1
         self._context.warn(
-            "accepted_max",
+            "accepted_connections_max",
             self._loop.time(),
-            "new connection closed: %d are open, the limit accepted_max",
+            "new connection closed: %d are open, the limit accepted_connections_max",
             len(self._registry),
         )
         self.abort()
@@ -139,10 +139,10 @@ class ServerConnection(PeerConnection):
     # Receiving.
 
     def _fail(self, error: RemoteProtocolError) -> None:
-        on_namesake = self._context.on_duplicate_name
-        if isinstance(error, DuplicateNameHandshakeError) and on_namesake is not None:
+        on_duplicate_name = self._context.on_duplicate_name
+        if isinstance(error, DuplicateNameHandshakeError) and on_duplicate_name is not None:
             try:
-                on_namesake(Address(error.host, error.port), error.incarnation)
+                on_duplicate_name(Address(error.host, error.port), error.incarnation)
             except (Exception, asyncio.CancelledError) as failure:
                 logger.error("callback for duplicate names failed", exc_info=failure)
         super()._fail(error)

@@ -69,10 +69,10 @@ class Tunnel(PeerConnection):
 
     __slots__ = (
         "_accept",
-        "_easy_bytes_max",
         "_expected",
-        "_forget",
+        "_fast_path_bytes_max",
         "_handler",
+        "_on_closed",
         "_ping_at",
         "_queue_request",
         "_receive",
@@ -91,7 +91,7 @@ class Tunnel(PeerConnection):
         loop: asyncio.AbstractEventLoop,
         role: ConnectionRole,
         accept: TunnelAcceptor | None,
-        forget: Callable[[Tunnel, None], object],
+        on_closed: Callable[[Tunnel, None], object],
         expected: str | None = None,
     ) -> None:
         super().__init__(context, loop)
@@ -108,14 +108,14 @@ class Tunnel(PeerConnection):
         # None rejects the tunnel.
         self._accept = accept
         # Removes the tunnel from the collection of open ones.
-        self._forget = forget
+        self._on_closed = on_closed
         # The name that the peer must have, if any.
         self._expected = expected
         self._handler: TunnelHandler | None = None
         # The handler's method, from the opening until nothing more can be received.
         self._receive: Callable[[list[RequestFrame]], None] | None = None
         # Messages up to this size take the fast path; none do unless the tunnel is open.
-        self._easy_bytes_max = _NOTHING
+        self._fast_path_bytes_max = _NOTHING
         # Set when the tunnel opens.
         self._queue_request: Callable[[int, str, bytes, int, bool], None]
         self._ping_at = NEVER
@@ -136,7 +136,7 @@ class Tunnel(PeerConnection):
         """
         size = len(payload)
         # A character takes at most four bytes; `_check` checks the exact size.
-        if size + 4 * len(subject) > self._easy_bytes_max:
+        if size + 4 * len(subject) > self._fast_path_bytes_max:
             self._check(subject, payload)
         try:
             self._queue_request(0, subject, payload, 0, False)
@@ -159,8 +159,8 @@ class Tunnel(PeerConnection):
 
     def _set_can_send(self, is_allowed: bool) -> None:
         self.can_send = is_allowed and self._is_writable
-        easy_bytes_max = min(self.send_bytes_max, SUBJECT_BYTES_MAX, LARGE_BYTES - 1)
-        self._easy_bytes_max = easy_bytes_max if is_allowed else _NOTHING
+        fast_path_bytes_max = min(self.send_bytes_max, SUBJECT_BYTES_MAX, LARGE_BYTES - 1)
+        self._fast_path_bytes_max = fast_path_bytes_max if is_allowed else _NOTHING
 
     # Receiving.
 
@@ -360,7 +360,7 @@ class Tunnel(PeerConnection):
     def _on_connection_lost(self, exc: Exception | None, *, was_open: bool) -> None:
         self._stop_sending()
         self._receive = None
-        self._forget(self, None)
+        self._on_closed(self, None)
         counters = self._context.counters
         counters.tunnel_messages_sent += self.messages_sent
         counters.tunnel_messages_received += self.messages_received

@@ -172,7 +172,7 @@ LIMITS = Limits(
     # Several such messages may come at once, and all from one machine.
     unfinished_bytes_max=512 * MIB,
     # A connection for each of Spark's Python processes.
-    accepted_max=4_096,
+    accepted_connections_max=4_096,
 )
 
 REPLY_S = 30.0

@@ -21,7 +21,7 @@ CLUSTER = "services"
 STOP_GRACE_S = 1.0
 """How long a domain may take to send what is left, and its service to close."""
 
-_CONFIG = CellsConfig(redial_max_s=2.0, stop_grace_s=STOP_GRACE_S)
+_CONFIG = CellsConfig(redial_max_delay_s=2.0, stop_grace_s=STOP_GRACE_S)
 
 
 class DomainOptions(msgspec.Struct, frozen=True, kw_only=True):

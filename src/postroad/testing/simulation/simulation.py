@@ -109,8 +109,8 @@ class Simulation:
 
     def optional_s(self, name: str, seconds: float) -> float:
         """Return a duration that shrinking may shorten by whole seconds."""
-        whole = math.ceil(seconds)
-        return max(0.0, seconds - (whole - len(self.optional(name, range(whole)))))
+        seconds_max = math.ceil(seconds)
+        return max(0.0, seconds - (seconds_max - len(self.optional(name, range(seconds_max)))))
 
     def use_clock(self, now: Callable[[], float], actions: Callable[[], int]) -> None:
         """Use another clock and counter of actions than those of the timeline."""

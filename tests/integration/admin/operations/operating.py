@@ -169,9 +169,9 @@ async def two_operated(directory: Path, **more: Any) -> AsyncIterator[tuple[Oper
     colleagues = Colleagues()
     more.setdefault("admin", {"remote": "read"})
     async with Node(config_of(directory, "alpha", **more), make_app()) as alpha:
-        contacts = {"cluster": {"contacts": [str(alpha.service.address)]}}
+        seeds = {"cluster": {"seeds": [str(alpha.service.address)]}}
         app = make_app(flows=[], consumers=[])
-        async with Node(config_of(directory, "beta", **contacts, **more), app) as beta:
+        async with Node(config_of(directory, "beta", **seeds, **more), app) as beta:
             for node in (alpha, beta):
                 colleagues.offices[node.name] = NodeOffice(node, colleagues)
             operators = [Operator(it) for it in colleagues.offices.values()]

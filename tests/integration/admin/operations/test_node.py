@@ -88,7 +88,7 @@ async def test_what_an_operator_changes_is_seen_at_once(operator: Operator) -> N
 
 
 async def test_a_node_that_finds_no_other_says_so(tmp_path: Path) -> None:
-    async with operated(tmp_path, cluster={"contacts": ["127.0.0.1:1"]}) as operator:
+    async with operated(tmp_path, cluster={"seeds": ["127.0.0.1:1"]}) as operator:
         health = await operator.do("node.health")
         (check,) = [it for it in health.checks if it.name == "cluster"]
         assert (check.status, check.detail) == ("warning", "no other node was found")

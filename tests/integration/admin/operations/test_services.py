@@ -114,8 +114,8 @@ class Till(Service):
 
 async def test_what_actions_of_other_nodes_take(tmp_path: Path) -> None:
     async with Node(config_of(tmp_path, "alpha"), App()) as alpha:
-        contacts = {"contacts": [str(alpha.service.address)]}
-        async with Node(config_of(tmp_path, "beta", cluster=contacts), App(services=[Till()])):
+        seeds = {"seeds": [str(alpha.service.address)]}
+        async with Node(config_of(tmp_path, "beta", cluster=seeds), App(services=[Till()])):
             await alpha.broker.wait_for_services("till", timeout_s=10.0)
             operator = Operator(NodeOffice(alpha, Colleagues()))
             (view,) = await operator.do("service.actions")

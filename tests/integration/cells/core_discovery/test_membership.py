@@ -26,7 +26,7 @@ from tests.support.cluster.nodes import (
 )
 from tests.support.deadlines import DEADLINE_S, eventually
 
-PATIENT = MembershipConfig(probe_interval_s=0.2, probe_timeout_s=0.8, indirect_after_s=0.3)
+PATIENT = MembershipConfig(probe_interval_s=0.2, probe_timeout_s=0.8, indirect_probe_delay_s=0.3)
 """Suspects soon and buries late."""
 
 

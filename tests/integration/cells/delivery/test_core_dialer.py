@@ -59,7 +59,7 @@ async def test_cores_are_connected_once() -> None:
 
 
 async def test_a_core_nobody_tells_of_is_dialed_for_a_while_and_then_forgotten() -> None:
-    async with lonely(config=quick(forget_core_s=0.3)) as domain:
+    async with lonely(config=quick(core_expiry_s=0.3)) as domain:
         domain.dialer.set_cores(at("C1", NOWHERE))
         await eventually(lambda: "C1" in domain.dialer.failures)
         domain.dialer.set_cores({})
@@ -72,7 +72,7 @@ async def test_a_core_nobody_tells_of_is_dialed_for_a_while_and_then_forgotten()
 
 
 async def test_a_tunnel_that_works_is_left_alone_whatever_is_told() -> None:
-    async with Domains(1, 1, config=quick(forget_core_s=0.1)) as domains:
+    async with Domains(1, 1, config=quick(core_expiry_s=0.1)) as domains:
         domain = domains["S1"]
         domains["C1"].add_function("echo", Inbox())
         tunnel = domain.links.by_domain["C1"].tunnel
@@ -123,7 +123,7 @@ async def test_failed_attempts_come_further_and_further_apart() -> None:
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     address = Address(*server.sockets[0].getsockname())
-    config = quick(redial_first_s=0.02, redial_max_s=0.5)
+    config = quick(redial_initial_delay_s=0.02, redial_max_delay_s=0.5)
     async with server, lonely(config=config) as domain:
         domain.dialer.set_cores(at("C1", address))
         await eventually(lambda: len(attempts) >= 7)

@@ -45,7 +45,7 @@ async def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     return Resolver(monkeypatch)
 
 
-async def contacts_of(names: list[str], own: Address = OWN) -> frozenset[Address]:
+async def seeds_of(names: list[str], own: Address = OWN) -> frozenset[Address]:
     """What the real resolver makes of these names."""
     discovery, reported = DnsDiscovery(names), Told()
     await discovery.start("own", own, reported)
@@ -62,29 +62,27 @@ async def test_dns_name_of_any_form_yields_every_record_as_a_seed() -> None:
         ("[::1]", Address("::1", 26502)),
         ("[::1]:80", Address("::1", 80)),
     ]:
-        assert await contacts_of([name]) == {contact}, name
+        assert await seeds_of([name]) == {contact}, name
 
-    contacts = await contacts_of(["localhost:7002"])
-    assert contacts
-    assert contacts <= {Address("127.0.0.1", 7002), Address("::1", 7002)}
+    seeds = await seeds_of(["localhost:7002"])
+    assert seeds
+    assert seeds <= {Address("127.0.0.1", 7002), Address("::1", 7002)}
 
     for own, name in [
         (Address("localhost", 7001), "localhost:7001"),
         (Address("localhost", 7001), "127.0.0.1:7001"),
         (Address("0:0:0:0:0:0:0:1", 7001), "[::1]:7001"),
     ]:
-        assert await contacts_of([name, "127.0.0.2:7001"], own) == {Address("127.0.0.2", 7001)}, (
-            name
-        )
+        assert await seeds_of([name, "127.0.0.2:7001"], own) == {Address("127.0.0.2", 7001)}, name
 
-    assert Address("127.0.0.1", 7002) in await contacts_of(
+    assert Address("127.0.0.1", 7002) in await seeds_of(
         ["localhost:7002"], Address("localhost", 7001)
     )
 
 
 async def test_every_dns_record_is_a_seed(resolver: Resolver) -> None:
     resolver.hosts = ["10.0.0.1", "10.0.0.2", "10.0.0.1"]
-    assert await contacts_of(["nodes.example:1"]) == {
+    assert await seeds_of(["nodes.example:1"]) == {
         Address("10.0.0.1", 1),
         Address("10.0.0.2", 1),
     }

@@ -107,11 +107,11 @@ def test_candidate_without_ack_is_probed_over_tcp_then_dropped() -> None:
     verifier.submit(make_record("b"), SOMEBODY, NOW)
     verifier.submit(make_record("b"), LIAR, NOW)
     assert len(pop_probes(context)) == 1, "once is enough"
-    assert verifier.deadline() == NOW + CONFIG.indirect_after_s
+    assert verifier.deadline() == NOW + CONFIG.indirect_probe_delay_s
     verifier.extend_deadlines(5.0)
-    verifier.tick(NOW + CONFIG.indirect_after_s)
+    verifier.tick(NOW + CONFIG.indirect_probe_delay_s)
     assert pop_probes(context) == []
-    verifier.tick(NOW + 5.0 + CONFIG.indirect_after_s)
+    verifier.tick(NOW + 5.0 + CONFIG.indirect_probe_delay_s)
     ((sent, _),) = pop_probes(context)
     assert sent.is_stream
     verifier.tick(NOW + 5.0 + CONFIG.probe_timeout_s)

@@ -15,7 +15,7 @@ def make_config(**fields: Any) -> MembershipConfig:
 
 def test_config_number_not_above_zero_or_infinite_is_rejected(subtests: pytest.Subtests) -> None:
     config = MembershipConfig()
-    assert config.indirect_after_s < config.probe_timeout_s < config.failure_timeout_s
+    assert config.indirect_probe_delay_s < config.probe_timeout_s < config.failure_timeout_s
 
     for field in MembershipConfig.__struct_fields__:
         for value in [0, -1, math.inf, math.nan]:
@@ -30,7 +30,7 @@ def test_config_number_not_above_zero_or_infinite_is_rejected(subtests: pytest.S
 
 def test_config_minimum_above_its_maximum_is_rejected(subtests: pytest.Subtests) -> None:
     for shorter, longer in [
-        ("indirect_after_s", "probe_timeout_s"),
+        ("indirect_probe_delay_s", "probe_timeout_s"),
         ("confirmed_failure_timeout_s", "failure_timeout_s"),
         ("packet_bytes_max", "stream_bytes_max"),
     ]:

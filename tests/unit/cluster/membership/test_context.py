@@ -64,8 +64,8 @@ def test_context_counts_rejections_and_draws_unguessable_nonces() -> None:
     context = make_context()
     for reason in ("odd", "odd", "even"):
         context.count_rejection(reason)
-    assert context.counters.refused == {"odd": 2, "even": 1}
-    assert make_context().counters.refused == {}, "each node counts for itself"
+    assert context.counters.rejected == {"odd": 2, "even": 1}
+    assert make_context().counters.rejected == {}, "each node counts for itself"
 
     context = make_context()
     numbers = {context.new_nonce() for _ in range(100)}

@@ -34,9 +34,9 @@ class Ear:
         self.verifier = CandidateVerifier(self.context)
         self.name_conflicts = NameConflictResolver(self.context, self.verifier)
         own = LocalMember(self.context, secret_of("self"))
-        contacts = StateSync(self.context)
+        state_sync = StateSync(self.context)
         self.hearing = GossipHandler(
-            self.context, own, Prober(self.context), contacts, self.name_conflicts, self.verifier
+            self.context, own, Prober(self.context), state_sync, self.name_conflicts, self.verifier
         )
         for name in names:
             self.context.member_table.add(make_record(name), NOW)
@@ -60,7 +60,7 @@ class Ear:
 
     @property
     def refused(self) -> dict[str, int]:
-        return self.context.counters.refused
+        return self.context.counters.rejected
 
     def take_pulls(self, version: int = 0) -> int:
         sent = pop_sent(self.context)
@@ -185,7 +185,7 @@ def test_duplicate_of_this_name_is_outranked_and_probed(
 
     ear = Ear("b")
     ear.hear(make_record("b", start=1))
-    assert ear.context.counters.names_contested == 1
+    assert ear.context.counters.name_conflicts == 1
     assert [it.address for it in pop_sent(ear.context)] == [address_of("b")] * 2
 
 

@@ -82,17 +82,17 @@ def test_reap_tombstones_removes_expired_ones_and_never_the_living() -> None:
     table = make_full_table(make_record("b"), make_record("c", MemberState.DEAD), make_record("d"))
     table.merge(make_record("d", MemberState.LEFT), NOW + 10)
     table.events.clear()
-    table.reap_tombstones(NOW + CONFIG.tombstone_s - 1)
+    table.reap_tombstones(NOW + CONFIG.tombstone_ttl_s - 1)
     assert [entry.record.name for entry in table.tombstones.values()] == ["c", "d"]
-    table.reap_tombstones(NOW + CONFIG.tombstone_s)
+    table.reap_tombstones(NOW + CONFIG.tombstone_ttl_s)
     assert list(table.entries) == ["b", "d"]
-    table.reap_tombstones(NOW + 10 + CONFIG.tombstone_s)
+    table.reap_tombstones(NOW + 10 + CONFIG.tombstone_ttl_s)
     assert list(table.entries) == ["b"]
     assert pop_events(table) == []
 
     table = make_full_table(make_record("b", MemberState.DEAD))
     table.merge(make_record("b", MemberState.DEAD, incarnation=INCARNATION + 1), NOW + 100)
-    table.reap_tombstones(NOW + CONFIG.tombstone_s)
+    table.reap_tombstones(NOW + CONFIG.tombstone_ttl_s)
     assert table.entries == {}
 
     table = make_full_table(make_record("b", MemberState.DEAD))

@@ -121,7 +121,7 @@ def test_check_record_of_an_invalid_record_raises(subtests: pytest.Subtests) -> 
 
 
 NOW = 100.0
-LATER = NOW + MembershipConfig().tombstone_s + MembershipConfig().failure_timeout_s
+LATER = NOW + MembershipConfig().tombstone_ttl_s + MembershipConfig().failure_timeout_s
 
 STATES: list[MemberState | None] = [None, *MemberState]
 

@@ -249,7 +249,7 @@ def use_after_leaving() -> dict[str, Callable[[Membership], object]]:
         "receive": lambda machine: tell(machine, make_record("c"), now=now),
         "meet": lambda machine: machine.contact(address_of("c"), now),
         "namesake": lambda machine: machine.on_duplicate_name_caller(address_of("c"), 1, now),
-        "contacts": lambda machine: machine.set_seeds([address_of("c")], now),
+        "seeds": lambda machine: machine.set_seeds([address_of("c")], now),
         "same name": lambda machine: machine.on_duplicate_name_peer(
             address_of("c"), 1, now, is_member=True
         ),

@@ -77,7 +77,7 @@ def test_partition_healed_merges_without_seeds() -> None:
 
 
 def test_member_declared_dead_is_reaped_after_the_tombstone_time() -> None:
-    config = MembershipConfig(tombstone_s=20)
+    config = MembershipConfig(tombstone_ttl_s=20)
     wire, machines = make_cluster("a", "b", config=config)
     wire.stop(machines["b"])
     wire.run(20)
@@ -113,7 +113,7 @@ def test_gossip_after_a_quiet_time_is_not_a_stall() -> None:
     assert machine.deadline() >= wire.clock()
     wire.run(100)
     wire.run(1)
-    assert [machine.counters.standstills for machine in machines.values()] == [0, 0, 0]
+    assert [machine.counters.stalls for machine in machines.values()] == [0, 0, 0]
 
 
 def test_seed_that_fails_after_a_long_time_is_not_a_stall() -> None:
@@ -121,18 +121,18 @@ def test_seed_that_fails_after_a_long_time_is_not_a_stall() -> None:
     wire.run(100)
     wire.stop(machines["a"])
     wire.run(60)
-    assert machines["c"].counters.standstills == 0
+    assert machines["c"].counters.stalls == 0
     assert machines["c"].member("a") is None
 
 
-@pytest.mark.parametrize(("late_s", "standstills"), [(0.0, 0), (0.2, 0), (0.3, 1), (100.0, 1)])
-def test_tick_after_the_deadline_is_detected_as_a_stall(late_s: float, standstills: int) -> None:
+@pytest.mark.parametrize(("late_s", "stalls"), [(0.0, 0), (0.2, 0), (0.3, 1), (100.0, 1)])
+def test_tick_after_the_deadline_is_detected_as_a_stall(late_s: float, stalls: int) -> None:
     machine = make_machine("a")
     machine.start(START)
     machine.set_seeds([], START)
     machine.tick(machine.deadline() + late_s)
-    assert machine.counters.standstills == standstills
-    assert machine.health == standstills
+    assert machine.counters.stalls == stalls
+    assert machine.health == stalls
 
 
 def test_packet_before_the_late_tick_detects_the_stall_once() -> None:
@@ -140,7 +140,7 @@ def test_packet_before_the_late_tick_detects_the_stall_once() -> None:
     late = machines["a"].deadline() + 50
     tell(machines["a"], now=late)
     machines["a"].tick(late)
-    assert machines["a"].counters.standstills == 1
+    assert machines["a"].counters.stalls == 1
     assert wire.removals("b") == []
 
 
@@ -168,7 +168,7 @@ def test_stall_of_a_whole_cluster_removes_no_member() -> None:
     wire.clock.advance(300)
     wire.run(60)
     assert not any(wire.removals(name) for name in machines)
-    assert all(machine.counters.standstills for machine in machines.values())
+    assert all(machine.counters.stalls for machine in machines.values())
 
 
 def test_repeated_stalls_of_one_node_remove_no_other_member() -> None:
@@ -181,7 +181,7 @@ def test_repeated_stalls_of_one_node_remove_no_other_member() -> None:
         wire.pump()
         del wire.nodes[address_of("d")]
     assert not any(wire.removals(name) for name in "abc")
-    assert sleeper.counters.standstills >= 15
+    assert sleeper.counters.stalls >= 15
     assert sleeper.health > 0
 
 
@@ -216,7 +216,7 @@ def test_join_with_a_name_in_use_is_rejected_and_the_holder_stays() -> None:
     wire.run(30)
     assert wire.removals("c") == []
     assert machines["c"].phase is MembershipPhase.MEMBER
-    assert second.counters.names_contested >= 1
+    assert second.counters.name_conflicts >= 1
 
 
 def test_join_with_the_holder_as_seed_is_rejected() -> None:
@@ -412,7 +412,7 @@ def test_relay_cannot_forge_the_incarnation_of_a_member() -> None:
     asker, known = machines["a"], make_record("b")
     asker._prober.probe(asker._member_table.active["b"], wire.clock())
     (ping,) = [it.packet for it in pop_sent(asker) if isinstance(it.packet, ProbePacket)]
-    asker._prober.tick(wire.clock() + asker.config.indirect_after_s)
+    asker._prober.tick(wire.clock() + asker.config.indirect_probe_delay_s)
     forged = ProbeAckPacket(
         nonce=ping.nonce,
         name="b",

@@ -149,7 +149,7 @@ def test_packets_sent_and_received_are_counted() -> None:
     assert ours.packets_sent == theirs.packets_received > 0
     assert ours.bytes_sent == theirs.bytes_received > 0
     assert ours.probes > 0
-    assert ours.refused == {}
+    assert ours.rejected == {}
 
 
 NAMES = ("a", "b", "c", "d")
@@ -174,7 +174,7 @@ def assert_all_live(wire: Wire, machines: dict[str, Membership]) -> None:
 
 
 def refused(machine: Membership) -> dict[str, int]:
-    return machine.counters.refused
+    return machine.counters.rejected
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 1_000_000])
@@ -236,7 +236,7 @@ def test_forged_successor_is_not_admitted(state: MemberState, place: Address) ->
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
     # A process that is gone by now has no claim that would have to be looked into.
-    assert machines["a"].counters.names_contested == state.is_active
+    assert machines["a"].counters.name_conflicts == state.is_active
     member = machines["a"].member("b")
     assert member is not None
     assert member.instance == instance_of("b")

@@ -94,7 +94,7 @@ def test_challenge_probes_the_holder_with_the_claimants_record() -> None:
         assert (it.peer, it.packet.name, it.packet.is_joining) == ("b", "self", False)
         assert it.packet.records == [CHALLENGER]
     assert context.gossip_records() == [], "who has not answered is not told on"
-    assert context.counters.names_contested == 1
+    assert context.counters.name_conflicts == 1
     assert name_conflicts.deadline() == NOW + TIMEOUT_S
     assert not name_conflicts.has_rivals
 
@@ -102,7 +102,7 @@ def test_challenge_probes_the_holder_with_the_claimants_record() -> None:
     name_conflicts, context = make_name_conflicts(*names)
     for name in names:
         name_conflicts.challenge(make_record(name, start=1), NOW)
-    assert context.counters.names_contested == 64
+    assert context.counters.name_conflicts == 64
     assert len(pop_sent(context)) == 2 * 64
 
 
@@ -167,7 +167,7 @@ def test_newest_claimant_counts_in_any_order() -> None:
     name_conflicts.challenge(newer, NOW + 1)
     name_conflicts.challenge(CHALLENGER, NOW + 1)
     assert pop_sent(context) == [], "one question is enough"
-    assert context.counters.names_contested == 1
+    assert context.counters.name_conflicts == 1
     name_conflicts.tick(NOW + TIMEOUT_S)
     answer_question(context, name_conflicts, newer)
     assert context.member_table.active["b"].record == newer
@@ -271,7 +271,7 @@ def test_own_name_goes_to_the_member_then_to_the_earlier_process(
     if way == "answer":
         reported = ack(number, "self", rival.instance, is_member=rival_is_member)
         resolution = name_conflicts.on_ack(reported, NOW + 1)
-        assert context.counters.names_contested == 1
+        assert context.counters.name_conflicts == 1
     else:
         resolution = name_conflicts.on_duplicate_name_peer(
             ELSEWHERE, rival.instance, NOW, is_member=rival_is_member, is_vouched=True
@@ -310,7 +310,7 @@ def test_rival_is_probed_once_at_a_time_and_dropped_if_silent() -> None:
     look_into(name_conflicts, context, make_rival(ELDER))
     name_conflicts.tick(NOW + TIMEOUT_S)
     assert not name_conflicts.has_rivals
-    assert context.counters.names_contested == 0
+    assert context.counters.name_conflicts == 0
 
     name_conflicts, context = make_name_conflicts()
     look_into(name_conflicts, context, make_rival(ELDER))

@@ -26,7 +26,7 @@ from tests.support.cluster.membership import (
 
 NOW = 100.0
 CONFIG = MembershipConfig(
-    probe_interval_s=1.0, probe_timeout_s=2.0, indirect_after_s=0.5, indirect_probes=3
+    probe_interval_s=1.0, probe_timeout_s=2.0, indirect_probe_delay_s=0.5, indirect_probes=3
 )
 
 
@@ -353,7 +353,7 @@ def test_probe_request_is_nacked_before_the_requester_times_out() -> None:
         ProbeRequestPacket(nonce=7, target="b"), address_of("asker"), NOW, bytes_max=200
     )
     pop_sent(context)
-    assert NOW < prober.deadline() < NOW + CONFIG.probe_timeout_s - CONFIG.indirect_after_s
+    assert NOW < prober.deadline() < NOW + CONFIG.probe_timeout_s - CONFIG.indirect_probe_delay_s
     prober.tick(prober.deadline())
     assert only(pop_sent(context)) == SentPacket(
         address_of("asker"), ProbeNackPacket(nonce=7), is_stream=False

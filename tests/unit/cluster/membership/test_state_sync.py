@@ -24,14 +24,14 @@ CONFIG = MembershipConfig(sync_interval_s=10.0, probe_interval_s=1.0)
 CROWD = [f"node-{number}" for number in range(3 * _BATCH_MAX)]
 
 
-def make_contacts(
+def make_state_sync(
     *places: str, context: MembershipContext | None = None
 ) -> tuple[StateSync, MembershipContext]:
     context = context or make_context(config=CONFIG)
-    contacts = StateSync(context)
-    contacts.start(NOW)
-    contacts.set_seeds([address_of(place) for place in places], NOW)
-    return contacts, context
+    state_sync = StateSync(context)
+    state_sync.start(NOW)
+    state_sync.set_seeds([address_of(place) for place in places], NOW)
+    return state_sync, context
 
 
 def asked(sent: list[SentPacket]) -> list[Address]:
@@ -57,43 +57,43 @@ def answer(
     )
 
 
-def ask_one(contacts: StateSync, context: MembershipContext) -> SyncRequestPacket:
-    contacts.tick(NOW)
+def ask_one(state_sync: StateSync, context: MembershipContext) -> SyncRequestPacket:
+    state_sync.tick(NOW)
     (sent,) = pop_sent(context)
     return request_of(sent)
 
 
 def test_set_seeds_ignores_the_local_address() -> None:
-    contacts, context = make_contacts()
-    assert NOW + 0.8 <= contacts.deadline() <= NOW + 1.2
-    contacts.tick(contacts.deadline())
+    state_sync, context = make_state_sync()
+    assert NOW + 0.8 <= state_sync.deadline() <= NOW + 1.2
+    state_sync.tick(state_sync.deadline())
     assert pop_sent(context) == []
-    assert not contacts.set_seeds([context.member_table.local.address], NOW)
-    assert contacts.set_seeds([context.member_table.local.address, address_of("b")], NOW)
-    contacts.tick(NOW)
+    assert not state_sync.set_seeds([context.member_table.local.address], NOW)
+    assert state_sync.set_seeds([context.member_table.local.address, address_of("b")], NOW)
+    state_sync.tick(NOW)
     assert asked(pop_sent(context)) == [address_of("b")]
 
 
 def test_seed_is_queried_at_once_with_the_local_record_of_a_member() -> None:
-    contacts, context = make_contacts("b")
-    assert contacts.deadline() == NOW
-    request = ask_one(contacts, context)
+    state_sync, context = make_state_sync("b")
+    assert state_sync.deadline() == NOW
+    request = ask_one(state_sync, context)
     assert request.digest == context.member_table.digest()
     assert request.records == [make_record("self")]
 
-    contacts, context = make_contacts("b")
+    state_sync, context = make_state_sync("b")
     context.is_member = False
-    assert ask_one(contacts, context).records == []
+    assert ask_one(state_sync, context).records == []
 
 
 def test_seeds_are_queried_in_random_batches() -> None:
-    contacts, context = make_contacts(*CROWD)
-    contacts.tick(NOW)
+    state_sync, context = make_state_sync(*CROWD)
+    state_sync.tick(NOW)
     first = asked(pop_sent(context))
-    contacts.tick(NOW)
+    state_sync.tick(NOW)
     assert pop_sent(context) == [], "the others wait for their turn"
-    assert contacts.deadline() == NOW + _BATCH_INTERVAL_S
-    contacts.tick(NOW + _BATCH_INTERVAL_S)
+    assert state_sync.deadline() == NOW + _BATCH_INTERVAL_S
+    state_sync.tick(NOW + _BATCH_INTERVAL_S)
     second = asked(pop_sent(context))
     assert len(first) == len(second) == _BATCH_MAX
     assert not set(first) & set(second)
@@ -101,181 +101,183 @@ def test_seeds_are_queried_in_random_batches() -> None:
     # Else all nodes of a long list would begin with the same few, which may be down.
     firsts = set()
     for seed in range(10):
-        contacts, context = make_contacts(*CROWD, context=make_context(config=CONFIG, seed=seed))
-        contacts.tick(NOW)
+        state_sync, context = make_state_sync(
+            *CROWD, context=make_context(config=CONFIG, seed=seed)
+        )
+        state_sync.tick(NOW)
         firsts.add(frozenset(asked(pop_sent(context))))
     assert len(firsts) == 10
 
     # One that lives among many that are down would else be found late.
     names = [f"node-{number}" for number in range(20 * _BATCH_MAX)]
-    contacts, context = make_contacts(*names)
-    contacts._next_sync = float("inf")
+    state_sync, context = make_state_sync(*names)
+    state_sync._next_sync = float("inf")
     now, first_round = NOW, []
     for _ in range(20):
-        contacts.tick(now)
+        state_sync.tick(now)
         first_round += asked(pop_sent(context))
-        now = contacts.deadline()
+        now = state_sync.deadline()
     assert sorted(first_round) == sorted(map(address_of, names))
 
 
 def test_set_seeds_keeps_the_backoff_of_known_seeds() -> None:
-    contacts, context = make_contacts("b", "c")
-    contacts.tick(NOW)
+    state_sync, context = make_state_sync("b", "c")
+    state_sync.tick(NOW)
     pop_sent(context)
-    contacts.set_seeds([address_of("b"), address_of("d")], NOW)
-    contacts.tick(NOW + _BATCH_INTERVAL_S)
+    state_sync.set_seeds([address_of("b"), address_of("d")], NOW)
+    state_sync.tick(NOW + _BATCH_INTERVAL_S)
     assert asked(pop_sent(context)) == [address_of("d")]
 
 
 def test_seed_that_is_a_member_is_queried_only_after_its_death() -> None:
-    contacts, context = make_contacts("b")
+    state_sync, context = make_state_sync("b")
     context.member_table.add(make_record("b"), NOW)
-    assert contacts.deadline() > NOW
-    contacts.tick(NOW)
+    assert state_sync.deadline() > NOW
+    state_sync.tick(NOW)
     assert pop_sent(context) == []
     context.member_table.merge(make_record("b", MemberState.LEFT), NOW)
-    contacts.tick(NOW)
+    state_sync.tick(NOW)
     assert asked(pop_sent(context)) == [address_of("b")]
 
 
 def test_seed_that_is_this_node_or_an_alias_is_known_after_its_reply() -> None:
-    contacts, context = make_contacts("alias")
-    request = ask_one(contacts, context)
+    state_sync, context = make_state_sync("alias")
+    request = ask_one(state_sync, context)
     context.member_table.add(make_record("b"), NOW)
-    assert contacts.deadline() < NOW + 0.6, "nobody knows yet that it is b"
-    assert contacts.on_reply(answer(request, "b", agrees=True))
-    contacts.tick(NOW + 0.7)
+    assert state_sync.deadline() < NOW + 0.6, "nobody knows yet that it is b"
+    assert state_sync.on_reply(answer(request, "b", agrees=True))
+    state_sync.tick(NOW + 0.7)
     assert pop_sent(context) == []
 
-    contacts, context = make_contacts("alias", "b")
-    contacts.tick(NOW)
+    state_sync, context = make_state_sync("alias", "b")
+    state_sync.tick(NOW)
     requests = {it.address: request_of(it) for it in pop_sent(context)}
     own = answer(requests[address_of("alias")], "self", agrees=True)
-    assert not contacts.on_reply(own), "though it is a member, as far as it says"
-    assert contacts.on_reply(answer(requests[address_of("b")], "b", agrees=True))
+    assert not state_sync.on_reply(own), "though it is a member, as far as it says"
+    assert state_sync.on_reply(answer(requests[address_of("b")], "b", agrees=True))
 
-    contacts, context = make_contacts("b", "c")
-    contacts.tick(NOW)
+    state_sync, context = make_state_sync("b", "c")
+    state_sync.tick(NOW)
     first, second = (request_of(it) for it in pop_sent(context))
     is_joining = msgspec.structs.replace(answer(first, "b", agrees=True), is_member=False)
-    assert not contacts.on_reply(is_joining)
+    assert not state_sync.on_reply(is_joining)
     also_joining = msgspec.structs.replace(answer(second, "c", agrees=True), is_member=False)
-    assert contacts.on_reply(also_joining), "nobody is left who could know more"
+    assert state_sync.on_reply(also_joining), "nobody is left who could know more"
 
 
 @pytest.mark.parametrize("answers", [False, True], ids=["silent", "this very node"])
 def test_seed_without_a_new_node_is_queried_with_backoff(answers: bool) -> None:
     """Behind the address of a balancer there may be others the next time."""
-    contacts, context = make_contacts("alias")
-    contacts._next_sync = float("inf")
+    state_sync, context = make_state_sync("alias")
+    state_sync._next_sync = float("inf")
     pauses, now = [], NOW
     for _ in range(10):
-        contacts.tick(now)
+        state_sync.tick(now)
         (sent,) = pop_sent(context)
         assert sent.address == address_of("alias")
         if answers:
-            assert contacts.on_reply(answer(request_of(sent), "self", agrees=True))
-        pauses.append(contacts.deadline() - now)
-        now = contacts.deadline()
+            assert state_sync.on_reply(answer(request_of(sent), "self", agrees=True))
+        pauses.append(state_sync.deadline() - now)
+        now = state_sync.deadline()
     assert 0.25 <= pauses[0] <= 0.5
     assert all(CONFIG.sync_interval_s / 2 <= it <= CONFIG.sync_interval_s for it in pauses[-4:])
 
 
 def test_unknown_sender_is_queried_at_a_limited_rate() -> None:
-    contacts, context = make_contacts()
+    state_sync, context = make_state_sync()
     for later in (0.0, 0.5, 0.99):
-        contacts.query_unknown(address_of("b"), NOW + later)
-    contacts.query_unknown(address_of("c"), NOW)
+        state_sync.query_unknown(address_of("b"), NOW + later)
+    state_sync.query_unknown(address_of("c"), NOW)
     assert asked(pop_sent(context)) == [address_of("b"), address_of("c")]
-    contacts.query_unknown(address_of("b"), NOW + 1.0)
+    state_sync.query_unknown(address_of("b"), NOW + 1.0)
     assert asked(pop_sent(context)) == [address_of("b")]
 
-    contacts, context = make_contacts()
+    state_sync, context = make_state_sync()
     context.member_table.add(make_record("b"), NOW)
-    contacts.query_unknown(address_of("b"), NOW)
+    state_sync.query_unknown(address_of("b"), NOW)
     assert pop_sent(context) == []
 
 
 def test_queries_of_unknown_senders_are_bounded() -> None:
-    contacts, context = make_contacts()
+    state_sync, context = make_state_sync()
     for later in (0.0, 0.99):
         for port in range(1, 301):
-            contacts.query_unknown(Address("stranger", port), NOW + later)
+            state_sync.query_unknown(Address("stranger", port), NOW + later)
     assert len(pop_sent(context)) == 8
-    assert len(contacts._recent_queries) == 8
+    assert len(state_sync._recent_queries) == 8
     for port in range(301, 601):
-        contacts.query_unknown(Address("stranger", port), NOW + CONFIG.probe_interval_s)
+        state_sync.query_unknown(Address("stranger", port), NOW + CONFIG.probe_interval_s)
     assert len(pop_sent(context)) == 8, "in the next interval others have their turn"
 
-    contacts, context = make_contacts()
+    state_sync, context = make_state_sync()
     for second in range(20):
         for port in range(1, 9):
-            contacts.query_unknown(Address(f"stranger-{second}", port), NOW + second)
+            state_sync.query_unknown(Address(f"stranger-{second}", port), NOW + second)
     assert len(pop_sent(context)) == 160
-    assert len(contacts._pending) == 64
+    assert len(state_sync._pending) == 64
 
 
 def test_sync_interval_grows_and_includes_dead_members() -> None:
-    contacts, context = make_contacts()
+    state_sync, context = make_state_sync()
     context.member_table.add(make_record("b"), NOW)
     pauses, now = [], NOW
     for _ in range(8):
-        pauses.append(contacts.deadline() - now)
-        now = contacts.deadline()
-        contacts.tick(now)
+        pauses.append(state_sync.deadline() - now)
+        now = state_sync.deadline()
+        state_sync.tick(now)
         assert asked(pop_sent(context)) == [address_of("b")]
     expected = [1, 2, 4, 8, 10, 10, 10, 10]
     assert pauses == [pytest.approx(it, rel=0.21) for it in expected]
     assert len(set(pauses)) == 8, "never in step"
 
-    contacts, context = make_contacts()
+    state_sync, context = make_state_sync()
     for name, state in (("b", MemberState.ALIVE), ("x", MemberState.DEAD), ("y", MemberState.LEFT)):
         context.member_table.add(make_record(name, state), NOW)
-    contacts.tick(contacts.deadline())
+    state_sync.tick(state_sync.deadline())
     assert asked(pop_sent(context)) == [address_of("b"), address_of("x")]
 
 
 def test_sync_request_with_another_digest_gets_the_full_state() -> None:
-    contacts, context = make_contacts()
+    state_sync, context = make_state_sync()
     context.member_table.add(make_record("b"), NOW)
     request = SyncRequestPacket(nonce=5, digest=context.member_table.digest())
-    assert contacts.on_request(request) == SyncReplyPacket(
+    assert state_sync.on_request(request) == SyncReplyPacket(
         nonce=5, agrees=True, name="self", instance=instance_of("self"), is_member=True, records=[]
     )
 
-    contacts, context = make_contacts()
+    state_sync, context = make_state_sync()
     records = [make_record("b"), make_record("x", MemberState.DEAD)]
     for record in records:
         context.member_table.add(record, NOW)
-    sync = contacts.on_request(SyncRequestPacket(nonce=5, digest=b""))
+    sync = state_sync.on_request(SyncRequestPacket(nonce=5, digest=b""))
     assert not sync.agrees
     assert sync.records == [make_record("self"), *records]
 
-    contacts, context = make_contacts()
+    state_sync, context = make_state_sync()
     context.is_member = False
     context.member_table.add(make_record("b"), NOW)
-    sync = contacts.on_request(SyncRequestPacket(nonce=5, digest=b""))
+    sync = state_sync.on_request(SyncRequestPacket(nonce=5, digest=b""))
     assert sync.records == [make_record("b")]
 
 
 def test_sync_reply_is_accepted_once_and_only_if_requested() -> None:
-    contacts, context = make_contacts("b")
-    request = ask_one(contacts, context)
-    assert not contacts.on_reply(
+    state_sync, context = make_state_sync("b")
+    request = ask_one(state_sync, context)
+    assert not state_sync.on_reply(
         SyncReplyPacket(nonce=1, agrees=False, name="b", instance=1, is_member=True)
     )
-    assert contacts.on_reply(answer(request, "b", agrees=True))
-    assert not contacts.on_reply(answer(request, "b")), "once is enough"
+    assert state_sync.on_reply(answer(request, "b", agrees=True))
+    assert not state_sync.on_reply(answer(request, "b")), "once is enough"
     assert pop_sent(context) == []
 
-    contacts, context = make_contacts()
-    contacts.query_unknown(address_of("b"), NOW)
+    state_sync, context = make_state_sync()
+    state_sync.query_unknown(address_of("b"), NOW)
     request = request_of(pop_sent(context)[0])
-    assert contacts.on_reply(answer(request, "b", agrees=True))
+    assert state_sync.on_reply(answer(request, "b", agrees=True))
 
 
 def test_sync_reply_is_answered_with_newer_records() -> None:
-    contacts, context = make_contacts("b")
+    state_sync, context = make_state_sync("b")
     newer = [
         make_record("c"),
         make_record("d", MemberState.SUSPECT, reported_by="e"),
@@ -286,10 +288,10 @@ def test_sync_reply_is_answered_with_newer_records() -> None:
     for record in [*newer, *older]:
         context.member_table.add(record, NOW)
     context.gossip_queue.drop("c")
-    request = ask_one(contacts, context)
+    request = ask_one(state_sync, context)
     sync = answer(request, "b", "b", "d", "e", "f", "g")
     later = make_record("h", start=1, incarnation=INCARNATION + 1)
-    contacts.on_reply(msgspec.structs.replace(sync, records=[*sync.records, later]))
+    state_sync.on_reply(msgspec.structs.replace(sync, records=[*sync.records, later]))
 
     (sent,) = pop_sent(context)
     assert (sent.address, sent.is_stream) == (address_of("b"), True)
@@ -297,25 +299,25 @@ def test_sync_reply_is_answered_with_newer_records() -> None:
 
 
 def test_sync_reply_without_gaps_or_while_joining_sends_nothing() -> None:
-    contacts, context = make_contacts("b")
-    request = ask_one(contacts, context)
-    contacts.on_reply(answer(request, "b", "self"))
+    state_sync, context = make_state_sync("b")
+    request = ask_one(state_sync, context)
+    state_sync.on_reply(answer(request, "b", "self"))
     assert pop_sent(context) == []
 
-    contacts, context = make_contacts("b")
+    state_sync, context = make_state_sync("b")
     context.is_member = False
     context.member_table.add(make_record("c"), NOW)
-    contacts.on_reply(answer(ask_one(contacts, context), "b"))
+    state_sync.on_reply(answer(ask_one(state_sync, context), "b"))
     assert pop_sent(context) == []
 
 
 def test_state_too_large_for_a_packet_is_sent_in_random_parts() -> None:
     config = MembershipConfig(packet_bytes_max=1_024, stream_bytes_max=1_024)
-    contacts, context = make_contacts(context=make_context(config=config))
+    state_sync, context = make_state_sync(context=make_context(config=config))
     names = {f"node-{number}" for number in range(60)}
     for name in names:
         context.member_table.add(make_record(name), NOW)
     request = SyncRequestPacket(nonce=5, digest=b"")
-    parts = [{it.name for it in contacts.on_request(request).records} for _ in range(60)]
+    parts = [{it.name for it in state_sync.on_request(request).records} for _ in range(60)]
     assert all(1 < len(part) < 60 for part in parts)
     assert set().union(*parts) == names | {"self"}

@@ -7,7 +7,9 @@ import pytest
 from postroad.cluster.membership import MembershipConfig
 from postroad.cluster.membership.suspicion import LocalHealth, RoundTripEstimator, Suspicion
 
-CONFIG = MembershipConfig(failure_timeout_s=10.0, confirmed_failure_timeout_s=4.0, confirmations=3)
+CONFIG = MembershipConfig(
+    failure_timeout_s=10.0, confirmed_failure_timeout_s=4.0, suspicion_confirmations=3
+)
 LONGEST_S, SHORTEST_S = 10.0, 4.0
 
 
