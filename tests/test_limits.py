@@ -232,7 +232,12 @@ PROOFS = {
     ),
 }
 # Times and attempts, not numbers of things that are kept.
-TIMES = {"RetryPolicy.max_attempts", "RetryPolicy.max_delay_s", "RetryPolicy.max_s"}
+TIMES = {
+    "Limits.max_backoff_s",
+    "RetryPolicy.max_attempts",
+    "RetryPolicy.max_delay_s",
+    "RetryPolicy.max_s",
+}
 # What a peer says of itself, and what is spoken at most.
 FOREIGN = {"ServerInfo.max_payload", "ProtocolConfig.version_max"}
 
