@@ -276,7 +276,7 @@ def test_goodbye_at_any_moment_before_the_connection_is_open_is_no_breach(
         )
         rng = random.Random(moment)
         sides = [pair.client, pair.server]
-        under_way = {side: b"" for side in sides}
+        under_way = dict.fromkeys(sides, b"")
         for _ in range(moment):
             side, other = rng.sample(sides, 2)
             data = under_way[side] + side.take()
