@@ -82,7 +82,7 @@ FAULTS = {
     ),
     "lose-the-last-step": Fault(
         "a step of a flow that was done is never done again",
-        "flows/commit.py",
+        "flows/engine/mutations.py",
         "transition.first, transition.records)\n",
         "transition.first, transition.records[:-1])\n",
         ("tests/integration/flows", "tests/simulation/test_flows.py"),

@@ -18,14 +18,7 @@ from benchmarks.flows.job import (
 )
 from benchmarks.messaging.processes import run
 from postroad.durable import StaticPeerDirectory
-from postroad.flows import (
-    FlowContext,
-    FlowService,
-    FlowSession,
-    SyncFlowContext,
-    flow,
-    responder,
-)
+from postroad.flows import FlowContext, FlowService, FlowSession, SyncFlowContext, flow, responder
 
 if TYPE_CHECKING:
     from benchmarks.children import Announce

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from postroad.flows import life, session
-from postroad.flows.life import FlowStatus
-from postroad.flows.session import SessionState
+from postroad.flows.machine.status import STATUS_TRANSITIONS, FlowStatus
+from postroad.flows.sessions import session
+from postroad.flows.sessions.session import SessionState
 
 from .shapes import BAR_HEIGHT, BOX_HEIGHT, BOX_WIDTH, Way, across, arc, arrow, box, label, opening
 from .shapes import state_box as _box
@@ -24,7 +24,7 @@ Causes = dict[tuple[str, str], list[str]]
 def draw_life() -> str:
     """What can happen to a flow, as SVG."""
     causes: Causes = {}
-    for (before, trigger), transition in life.STATUS_TRANSITIONS.items():
+    for (before, trigger), transition in STATUS_TRANSITIONS.items():
         causes.setdefault((before, transition.status), []).append(trigger.value)
     rows = {status: (x, _LIFE_Y) for status, x in _LIFE_COLUMNS.items()}
     boxes = [_box(*place, _LIFE_COLOURS[status], status.value) for status, place in rows.items()]

@@ -11,10 +11,17 @@ from typing import TypeVar
 from postroad import flows
 from postroad.core import fault_points as faults
 from postroad.core.errors import PostroadError
-from postroad.flows import FlowError, life, scheduling, session
-from postroad.flows.hospital import FAILURE_RULES, FailureAction
-from postroad.flows.life import TERMINAL_STATUSES, FlowStatus, FlowTrigger
-from postroad.flows.session import SessionState, SessionTrigger
+from postroad.flows import FlowError
+from postroad.flows.machine.failure_policy import FAILURE_RULES, FailureAction
+from postroad.flows.machine.status import (
+    STATUS_TRANSITIONS,
+    TERMINAL_STATUSES,
+    FlowStatus,
+    FlowTrigger,
+)
+from postroad.flows.schedules import scheduler
+from postroad.flows.sessions import session
+from postroad.flows.sessions.session import SessionState, SessionTrigger
 
 from .tables import table
 
@@ -76,7 +83,7 @@ def life_table() -> str:
 
 
 def _after(status: FlowStatus, trigger: FlowTrigger) -> str:
-    transition = life.STATUS_TRANSITIONS.get((status, trigger))
+    transition = STATUS_TRANSITIONS.get((status, trigger))
     return "-" if transition is None else transition.status.value
 
 
@@ -126,7 +133,7 @@ def _meaning(kind: type[PostroadError]) -> str:
 
 def fault_points_table() -> str:
     """Where a test can stop, fail or kill a node with flows."""
-    assert scheduling.DUE.name in faults.fault_point_names()
+    assert scheduler.DUE.name in faults.fault_point_names()
     names = [it for it in faults.fault_point_names() if it.startswith("flows.")]
     for name in names:
         if name not in _FAULT_POINTS:

@@ -9,7 +9,14 @@ import msgspec
 
 from fuzz.target import Target, prefixes, require
 from postroad.core.errors import Reject
-from postroad.flows.messages import (
+from postroad.flows.machine.history import (
+    CommandKind,
+    HistoryEntry,
+    decode_history_entry,
+    encode_history_entry,
+)
+from postroad.flows.machine.values import RecordedError
+from postroad.flows.sessions.messages import (
     SessionClose,
     SessionConfirm,
     SessionData,
@@ -24,13 +31,6 @@ from postroad.flows.messages import (
     encode_session_envelope,
     encode_session_message,
 )
-from postroad.flows.records import (
-    CommandKind,
-    HistoryEntry,
-    decode_history_entry,
-    encode_history_entry,
-)
-from postroad.flows.values import RecordedError
 
 _KEY = SessionKey(1_700_000_000_000 << 20, 1)
 # No column of any database is larger.

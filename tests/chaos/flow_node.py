@@ -50,8 +50,9 @@ from postroad import run
 from postroad.core import fault_points as faults
 from postroad.core.errors import NotRunningError, PostroadError, StoreUnavailableError
 from postroad.durable import DurableQueues, StaticPeerDirectory
-from postroad.flows import FlowHandle, FlowsConfig, FlowService, events
-from postroad.flows.events import FlowTransition
+from postroad.flows import FlowHandle, FlowsConfig, FlowService
+from postroad.flows.machine import events
+from postroad.flows.machine.events import FlowTransition
 from tests.chaos import flow_bank
 from tests.support.durable.mail_node import limit_files, make_mail, make_tables
 

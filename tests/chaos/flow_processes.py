@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from postroad.flows.head import format_flow_id, parse_flow_id
+from postroad.flows.machine.state import format_flow_id, parse_flow_id
 from tests.support.durable.mail_processes import (
     READER,
     SQLITE,

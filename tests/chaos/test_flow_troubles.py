@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from postroad.flows.head import parse_flow_id
-from postroad.flows.messages import QUEUE
+from postroad.flows.machine.state import parse_flow_id
+from postroad.flows.sessions.messages import QUEUE
 from tests.chaos.flow_bank import LINES
 from tests.chaos.flow_processes import FlowNode, all_ended, flow_nodes
 from tests.chaos.kills import BOTH_AT_NIGHT

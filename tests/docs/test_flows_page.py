@@ -14,8 +14,8 @@ import pytest
 from postroad import flows
 from postroad.durable.store.ledger import Ledger
 from postroad.flows import FlowService
-from postroad.flows.commit import FlowMutation
-from postroad.flows.life import FlowStatus
+from postroad.flows.engine.mutations import FlowMutation
+from postroad.flows.machine.status import FlowStatus
 from tests.docs.pages import ROOT, files_of, programs
 from tests.support.durable.mail_pairs import running_pair
 

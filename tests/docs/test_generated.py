@@ -12,7 +12,8 @@ from postroad.cluster import MembershipEventType, MemberState
 from postroad.cluster.membership import TRANSITIONS, StateChangeCause
 from postroad.cluster.membership.member_table import MergeResult
 from postroad.core import fault_points as faults
-from postroad.flows import life, session
+from postroad.flows.machine import status
+from postroad.flows.sessions import session
 from tests.docs.pages import ROOT
 from tests.support.source_tree import package_files
 
@@ -52,17 +53,17 @@ def test_the_drawing_shows_every_change_of_state() -> None:
 
 
 def test_a_change_of_the_tables_of_flows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    killed = life.STATUS_TRANSITIONS[life.FlowStatus.QUEUED, life.FlowTrigger.KILL]
+    killed = status.STATUS_TRANSITIONS[status.FlowStatus.QUEUED, status.FlowTrigger.KILL]
     monkeypatch.setitem(
-        life.STATUS_TRANSITIONS, (life.FlowStatus.QUEUED, life.FlowTrigger.PAUSE), killed
+        status.STATUS_TRANSITIONS, (status.FlowStatus.QUEUED, status.FlowTrigger.PAUSE), killed
     )
     assert _generate.outdated() == ["flow-life.svg", "flows-internals.md"]
 
 
 def test_a_way_of_flows_without_a_place_fails_the_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = life.STATUS_TRANSITIONS[life.FlowStatus.PAUSED, life.FlowTrigger.RESUME]
+    running = status.STATUS_TRANSITIONS[status.FlowStatus.PAUSED, status.FlowTrigger.RESUME]
     monkeypatch.setitem(
-        life.STATUS_TRANSITIONS, (life.FlowStatus.COMPLETED, life.FlowTrigger.RETRY), running
+        status.STATUS_TRANSITIONS, (status.FlowStatus.COMPLETED, status.FlowTrigger.RETRY), running
     )
     with pytest.raises(LookupError, match="no place"):
         flow_drawings.draw_life()
@@ -78,7 +79,7 @@ def test_a_way_of_flows_without_a_place_fails_the_drawing(monkeypatch: pytest.Mo
 
 def test_the_drawings_of_flows_show_every_change() -> None:
     assert labels_of(flow_drawings.draw_life()) == sorted(
-        trigger.value for _, trigger in life.STATUS_TRANSITIONS
+        trigger.value for _, trigger in status.STATUS_TRANSITIONS
     )
     assert [it.partition(" (")[0] for it in labels_of(flow_drawings.draw_session())] == sorted(
         trigger.value

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from postroad.flows import FlowContext, FlowSession, RetryPolicy, flow, responder
-from postroad.flows.records import Position
+from postroad.flows.machine.history import Position
 
 PEERS = ("beta", "gamma")
 

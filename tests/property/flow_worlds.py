@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from postroad.flows import FlowDefinition, FlowStatus
 from postroad.flows.errors import FlowError
-from postroad.flows.events import (
+from postroad.flows.machine.events import (
     FlowAdmitted,
     FlowEvent,
     FlowKillRequested,
@@ -23,7 +23,9 @@ from postroad.flows.events import (
     StepFailed,
     TimerFired,
 )
-from postroad.flows.messages import (
+from postroad.flows.machine.history import Position, encode_history_entry
+from postroad.flows.machine.values import encode_value
+from postroad.flows.sessions.messages import (
     SessionClose,
     SessionConfirm,
     SessionData,
@@ -32,8 +34,6 @@ from postroad.flows.messages import (
     SessionMessage,
     SessionReject,
 )
-from postroad.flows.records import Position, encode_history_entry
-from postroad.flows.values import encode_value
 from tests.property.flow_programs import (
     RECORDED_ONCE,
     Interpreter,

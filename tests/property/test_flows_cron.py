@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.core.errors import ConfigError
-from postroad.flows.cron import CronExpression
+from postroad.flows.schedules.cron import CronExpression
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -7,15 +7,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from postroad.flows import FlowContext, dialogues, log, machine
-from postroad.flows.asks import FlowCommand
-from postroad.flows.code import FlowCoroutine
-from postroad.flows.dialogues import FlowSessions
-from postroad.flows.events import BufferedSignal
-from postroad.flows.log import ReplayCursor
-from postroad.flows.records import HistoryEntry
-from postroad.flows.replay import replay
-from postroad.flows.session import BufferedMessage
+from postroad.flows import FlowContext
+from postroad.flows.machine import replay as replay_module
+from postroad.flows.machine import state_machine
+from postroad.flows.machine.commands import FlowCommand
+from postroad.flows.machine.coroutine import FlowCoroutine
+from postroad.flows.machine.events import BufferedSignal
+from postroad.flows.machine.history import HistoryEntry
+from postroad.flows.machine.replay import ReplayCursor, replay
+from postroad.flows.sessions import flow_sessions
+from postroad.flows.sessions.flow_sessions import FlowSessions
+from postroad.flows.sessions.session import BufferedMessage
 from tests.property.flow_programs import Program, programs
 from tests.property.flow_worlds import check_always, check_changed, check_everywhere, check_patched
 from tests.support.tiers import by_tier
@@ -70,11 +72,11 @@ def plant_time_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     def hurry(code: FlowCoroutine, cursor: ReplayCursor, move_time: Callable[[int], None]) -> None:
         replay(code, cursor, lambda now_ms: None)
 
-    monkeypatch.setattr(machine, "replay", hurry)
+    monkeypatch.setattr(state_machine, "replay", hurry)
 
 
 def plant_forgotten_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dialogues, "_restore_entry", lambda end, record: None)
+    monkeypatch.setattr(flow_sessions, "_restore_entry", lambda end, record: None)
 
 
 def plant_lost_mail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +98,7 @@ def plant_other_chances(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_blind_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "_compare", lambda ask, record: [])
+    monkeypatch.setattr(replay_module, "_compare", lambda ask, record: [])
 
 
 def plant_patches_that_are_always_new(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,23 +17,28 @@ from postroad.durable.store.database import Database, Row
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.turn import Turn
 from postroad.durable.store.units import Unit, Work
-from postroad.flows import FlowContext, FlowStatus, tables
-from postroad.flows.alarm import WakeupTimer
-from postroad.flows.commit import FlowMutation
-from postroad.flows.dialogues import FlowSessions
-from postroad.flows.engine import FlowEngine
-from postroad.flows.events import FlowAdmitted, FlowTransition, SessionMessagesReceived
-from postroad.flows.head import FlowFailure, FlowState
-from postroad.flows.intake import SessionReceiver
-from postroad.flows.log import ReplayCursor
-from postroad.flows.machine import FlowStateMachine
-from postroad.flows.messages import QUEUE, SessionEnvelope, SessionReject, encode_session_envelope
-from postroad.flows.records import CommandKind, HistoryEntry
-from postroad.flows.resident import LoadedFlow
-from postroad.flows.schedule import Schedule
-from postroad.flows.scheduling import FlowScheduler, _advance
-from postroad.flows.stepping import StepExecutor
-from postroad.flows.writing import FlowMutationBuilder, OnFlowCommitted
+from postroad.flows import FlowContext, FlowStatus
+from postroad.flows.engine import tables
+from postroad.flows.engine.background import WakeupTimer
+from postroad.flows.engine.engine import FlowEngine
+from postroad.flows.engine.loaded_flow import LoadedFlow
+from postroad.flows.engine.mutations import FlowMutation, FlowMutationBuilder, OnFlowCommitted
+from postroad.flows.engine.session_receiver import SessionReceiver
+from postroad.flows.engine.step_executor import StepExecutor
+from postroad.flows.machine.events import FlowAdmitted, FlowTransition, SessionMessagesReceived
+from postroad.flows.machine.history import CommandKind, HistoryEntry
+from postroad.flows.machine.replay import ReplayCursor
+from postroad.flows.machine.state import FlowFailure, FlowState
+from postroad.flows.machine.state_machine import FlowStateMachine
+from postroad.flows.schedules.schedule import Schedule
+from postroad.flows.schedules.scheduler import FlowScheduler, _advance
+from postroad.flows.sessions.flow_sessions import FlowSessions
+from postroad.flows.sessions.messages import (
+    QUEUE,
+    SessionEnvelope,
+    SessionReject,
+    encode_session_envelope,
+)
 from postroad.testing import CRASH
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 

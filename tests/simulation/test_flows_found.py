@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from postroad.flows import FlowStatus
-from postroad.flows.quarantine import CRASHES_ALONE_MAX
+from postroad.flows.machine.failure_policy import CRASHES_ALONE_MAX
 from postroad.testing import SimCluster
 from tests.simulation.flows.bank import INITIATORS
 from tests.simulation.flows.findings import heads_of

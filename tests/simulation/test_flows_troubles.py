@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from postroad.flows import CatchUpPolicy, FlowContext, FlowDefinition, FlowStatus, flow
-from postroad.flows.life import TERMINAL_STATUSES
-from postroad.flows.messages import (
+from postroad.flows.machine.status import TERMINAL_STATUSES
+from postroad.flows.sessions.messages import (
     QUEUE,
     SessionEnvelope,
     SessionError,

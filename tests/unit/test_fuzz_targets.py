@@ -21,7 +21,7 @@ from postroad.core.errors import Reject
 from postroad.durable import stored_messages
 from postroad.durable.bridges.dedup import NewBatch
 from postroad.durable.bridges.protocol import StreamWindow
-from postroad.flows import messages
+from postroad.flows.sessions import messages
 from postroad.wire import Frame, WireConnection, datagram
 from postroad.wire import zeebe_heartbeats as sbe
 from postroad.wire.codecs import DocumentedCodec, Version3Codec, documented, zeebe

@@ -11,18 +11,19 @@ from typing import TypeAlias
 from postroad.core.errors import StoreLockedError, UsageError
 from postroad.durable import DurableQueues, StaticPeerDirectory, Store, store_from_url
 from postroad.durable.store.ledger import Ledger
-from postroad.flows import FlowNotFoundError, FlowsConfig, FlowStatus, FlowView, StepView, tables
-from postroad.flows.alarm import now_ms
-from postroad.flows.code import FlowCoroutine
-from postroad.flows.commit import FlowMutation
+from postroad.flows import FlowNotFoundError, FlowsConfig, FlowStatus, FlowView, StepView
+from postroad.flows.admin import FlowAdmin
 from postroad.flows.definition import FlowRegistry
-from postroad.flows.engine import FlowEngine
-from postroad.flows.events import FlowEvent, FlowResumeRequested, FlowRetryRequested
-from postroad.flows.head import FlowState
-from postroad.flows.life import FlowTrigger, apply_trigger
-from postroad.flows.machine import FlowStateMachine
-from postroad.flows.operations import FlowAdmin
-from postroad.flows.resident import LoadedFlow, fail_future, resolve_future
+from postroad.flows.engine import tables
+from postroad.flows.engine.background import now_ms
+from postroad.flows.engine.engine import FlowEngine
+from postroad.flows.engine.loaded_flow import LoadedFlow, fail_future, resolve_future
+from postroad.flows.engine.mutations import FlowMutation
+from postroad.flows.machine.coroutine import FlowCoroutine
+from postroad.flows.machine.events import FlowEvent, FlowResumeRequested, FlowRetryRequested
+from postroad.flows.machine.state import FlowState
+from postroad.flows.machine.state_machine import FlowStateMachine
+from postroad.flows.machine.status import FlowTrigger, apply_trigger
 from postroad.net import MessagingService
 
 __all__ = [

@@ -23,7 +23,8 @@ from postroad.core.errors import (
     PostroadError,
     ReplyTimeoutError,
 )
-from postroad.flows import FlowDefinition, FlowKilledError, FlowStatus, FlowView, values
+from postroad.flows import FlowDefinition, FlowKilledError, FlowStatus, FlowView
+from postroad.flows.machine import values
 from postroad.node import Queue
 
 from .cards import Card

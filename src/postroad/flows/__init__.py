@@ -2,10 +2,11 @@
 
 from postroad.core import RetryPolicy
 from postroad.core.injection import INJECTED
-
-from .config import FlowsConfig
-from .definition import FlowDefinition, NondeterminismWarning, flow, responder
-from .errors import (
+from postroad.flows.admin import FlowView, StepView
+from postroad.flows.config import FlowsConfig
+from postroad.flows.context import FlowContext, FlowSession
+from postroad.flows.definition import FlowDefinition, NondeterminismWarning, flow, responder
+from postroad.flows.errors import (
     DrainingError,
     FlowError,
     FlowKilledError,
@@ -24,16 +25,13 @@ from .errors import (
     UnrecordedAwaitError,
     WrongSignalError,
 )
-from .flows import FlowHandle, FlowService
-from .handle import FlowContext, FlowSession
-from .life import FlowStatus
-from .operations import FlowView, StepView
-from .schedule import CatchUpPolicy
-from .scheduling import ScheduleView
-from .session import PeerFlowInfo
-from .step_calls import StepCaller
-from .step_signature import StepId, StoreConnection
-from .sync_context import SyncFlowContext, SyncFlowSession, SyncStepCaller
+from postroad.flows.machine.status import FlowStatus
+from postroad.flows.schedules.schedule import CatchUpPolicy
+from postroad.flows.schedules.scheduler import ScheduleView
+from postroad.flows.service import FlowHandle, FlowService
+from postroad.flows.sessions.session import PeerFlowInfo
+from postroad.flows.steps import StepCaller, StepId, StoreConnection
+from postroad.flows.sync_context import SyncFlowContext, SyncFlowSession, SyncStepCaller
 
 __all__ = [
     "INJECTED",

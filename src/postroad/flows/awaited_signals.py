@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .purity import UNKNOWN, Bindings, find_definition, member, outer_names
+from postroad.flows.determinism import UNKNOWN, Bindings, find_definition, member, outer_names
 
 Signals = dict[str, list[Any]]
 """By name, the types that signals are asked for as."""

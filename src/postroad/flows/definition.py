@@ -24,16 +24,15 @@ from msgspec import UNSET, UnsetType
 
 from postroad.core.errors import ConfigError, UsageError
 from postroad.core.json_schema import json_schema
-
-from . import values
-from .awaited_signals import Signals, find_signals
-from .errors import WrongSignalError
-from .messages import is_valid_name
-from .purity import find_nondeterministic_calls, format_findings
+from postroad.flows.awaited_signals import Signals, find_signals
+from postroad.flows.determinism import find_nondeterministic_calls, format_findings
+from postroad.flows.errors import WrongSignalError
+from postroad.flows.machine import values
+from postroad.flows.sessions.messages import is_valid_name
 
 if TYPE_CHECKING:
-    from .handle import FlowContext, FlowSession
-    from .sync_context import SyncFlowContext, SyncFlowSession
+    from postroad.flows.context import FlowContext, FlowSession
+    from postroad.flows.sync_context import SyncFlowContext, SyncFlowSession
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -366,7 +365,7 @@ def _starter(function: object) -> Callable[..., Coroutine[Any, Any, Any]]:
     is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
     if is_generator or not callable(function):
         raise UsageError(f"a flow is an `async def` or a `def` function, and {function!r} is none")
-    from .sync_context import starter
+    from postroad.flows.sync_context import starter
 
     return starter(function)
 

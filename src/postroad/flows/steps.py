@@ -1,135 +1,274 @@
-"""Runs the functions of steps: in a thread, on the event loop, or in a transaction of the store."""
+"""Steps as flow code calls them, and what their functions are given by annotation."""
 
 from __future__ import annotations
 
-import asyncio
+import enum
 import functools
 import inspect
-import random
-from collections.abc import Callable, Sequence
-from contextvars import Context, copy_context
-from typing import Any, Concatenate, ParamSpec, TypeVar
+import sqlite3
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NewType, ParamSpec, Protocol, TypeVar, overload
 
-from postroad.core.errors import TransactionAbortedError, UsageError
+from postroad.core import RetryPolicy
+from postroad.core.errors import UsageError
+from postroad.core.injection import fill, find_injections, find_parameters, name_of
 from postroad.durable import Transaction
-from postroad.durable.store import Store
-from postroad.durable.store.database import Row
-from postroad.durable.store.turn import Turn
+from postroad.flows.machine.commands import RunStep
 
-from .records import Position
-from .requests import RunStep
-from .step_signature import Source, StepId, step_signature
+StepId = NewType("StepId", str)
+"""Identifies a step everywhere, the same however often it is run: for idempotency keys."""
+
+
+class StoreConnection(Protocol):
+    """The DB-API 2 connection of the store, inside the transaction of a step.
+
+    That of `sqlite3` or `psycopg`, which can be named instead; it cannot commit.
+    """
+
+    def cursor(self) -> Any:
+        """A new cursor."""
+        ...
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ..., /) -> Any:
+        """Run a statement and return its cursor."""
+        ...
+
+
+class Source(enum.Enum):
+    """What fills a parameter."""
+
+    TRANSACTION = "Transaction"
+    CONNECTION = "StoreConnection"
+    SQL_SESSION = "sqlalchemy.orm.Session"
+    STEP_ID = "StepId"
+
+
+_NAMES = ("Transaction", "StoreConnection", "Connection", "Session", "StepId")
+_BLOCKING = (Source.CONNECTION, Source.SQL_SESSION)
+# Parameters of these names were filled in, whatever their annotation.
+_FORMER = {
+    "tx": Source.TRANSACTION,
+    "connection": Source.CONNECTION,
+    "sql_session": Source.SQL_SESSION,
+    "step_id": Source.STEP_ID,
+}
+
+
+def _source_of(hint: Any) -> Source | None:
+    if hint is Transaction:
+        return Source.TRANSACTION
+    if hint is StepId:
+        return Source.STEP_ID
+    if hint is StoreConnection or hint is sqlite3.Connection or _is("psycopg", "Connection", hint):
+        return Source.CONNECTION
+    if _is("sqlalchemy.orm", "Session", hint):
+        return Source.SQL_SESSION
+    return None
+
+
+def _is(module: str, name: str, hint: Any) -> bool:
+    # Who annotates with it has imported it.
+    return module in sys.modules and hint is getattr(sys.modules[module], name, None)
+
+
+class StepSignature:
+    """How the function of a step wants to be called.
+
+    Attributes:
+        is_async: whether it runs on the event loop, not in a thread.
+        sources: what it asks for.
+        is_transaction: whether it works on the store, in the commit of the step.
+    """
+
+    __slots__ = ("_former", "_function", "_injections", "is_async", "is_transaction", "sources")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004
+        )
+        parameters = find_parameters(function)
+        self._injections = find_injections(function, parameters, _source_of, _NAMES)
+        self.sources = frozenset(injection.source for injection in self._injections)
+        self.is_transaction = bool(self.sources - {Source.STEP_ID})
+        filled = {injection.name for injection in self._injections}
+        self._former = [
+            parameter.name
+            for parameter in parameters
+            if parameter.name in _FORMER.keys() - filled and parameter.default is parameter.empty
+        ]
+        self._check()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is called in a thread and asks for nothing."""
+        return not (self.is_async or self.sources or self._former)
+
+    def _check(self) -> None:
+        name = name_of(self._function)
+        if Source.TRANSACTION in self.sources and not self.is_async:
+            raise UsageError(
+                f"step {name} asks for a Transaction, so it must be an `async def`; a `def` can "
+                "ask for a StoreConnection instead"
+            )
+        blocking = self.sources.intersection(_BLOCKING)
+        if blocking and self.is_async:
+            raise UsageError(
+                f"step {name} asks for a {min(source.value for source in blocking)}, so it must be "
+                "a `def`; an `async def` can ask for a Transaction instead"
+            )
+
+    def bind(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[Source, Any]
+    ) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Arguments of a call, together with what the function asks for."""
+        if self._former:
+            self._check_former(args, kwargs, values)
+        if not self._injections:
+            return args, kwargs
+        return fill(self._injections, values, args, kwargs)
+
+    def _check_former(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[Source, Any]
+    ) -> None:
+        filled, named = fill(self._injections, values, args, kwargs)
+        arguments = inspect.signature(self._function).bind_partial(*filled, **named).arguments
+        for name in self._former:
+            if name not in arguments:
+                annotation = _FORMER[name].value
+                raise UsageError(
+                    f"parameter `{name}` of step {name_of(self._function)} is not filled in for "
+                    f"its name: write `{name}: {annotation} = INJECTED`"
+                )
+
+
+def step_signature(function: Callable[..., Any]) -> StepSignature:
+    """How a function wants to be called; raises UsageError if it asks for what it cannot get."""
+    try:
+        return _step_signature(function)
+    except TypeError:
+        # An object that can be called, and cannot be a key.
+        return StepSignature(function)
+
+
+_step_signature = functools.lru_cache(maxsize=4096)(StepSignature)
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_OPTIONS = frozenset(("name", "retry", "timeout"))
 
-class StepTransaction(Transaction, eq=False, kw_only=True):
-    """The transaction of a step.
+
+class StepOptions:
+    """How a step is run.
 
     Attributes:
-        position: where the step is.
-        is_begun: whether it runs statements, or waits to: what is submitted now comes after it.
+        retry: how often and when to try again if it raises; not at all by default.
+        timeout_s: seconds for each attempt.
+        name: what it is called in the record; the function's name by default.
+        is_read: whether it is recorded with the next commit of the flow, in place of its own.
     """
 
-    position: Position
-    is_started: bool = False
+    __slots__ = ("is_read", "name", "retry", "timeout_s")
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether it took too long and was undone, although its function still runs."""
-        return self._savepoint is not None and self._savepoint.is_lost
+    def __init__(
+        self,
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        *,
+        is_read: bool = False,
+    ) -> None:
+        self.is_read = is_read
+        self.retry = retry
+        self.timeout_s = timeout
+        self.name = name
 
-    async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
-        self.is_started = True
-        return await super().execute(statement, parameters)
-
-    async def run_sync(
-        self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        self.is_started = True
-        return await super().run_sync(function, *args, **kwargs)
-
-    async def run_in_session(
-        self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        self.is_started = True
-        return await super().run_in_session(function, *args, **kwargs)
-
-    def close(self) -> Turn | None:
-        self.is_started = False
-        return super().close()
-
-
-class StepFunctions:
-    """Runs functions, again where they are to be tried again."""
-
-    def __init__(self, store: Store, threads: int) -> None:
-        self._threads = store.make_threads("postroad-step", threads)
-
-    def close(self) -> None:
-        """Run nothing more; what runs in a thread cannot be stopped."""
-        self._threads.stop()
-
-    async def run(self, step: RunStep, step_id: str) -> Any:
-        """Run a function that does not work on the store."""
-        signature = step_signature(step.function)
-        args, kwargs = signature.bind(step.args, step.kwargs, {Source.STEP_ID: step_id})
-        if signature.is_async:
-            call = step.function(*args, **kwargs)
-        else:
-            run = functools.partial(copy_context().run, step.function, *args, **kwargs)
-            call = await_step_result(self._threads.run(run))
-        if step.timeout_s is None:
-            return await call
-        async with asyncio.timeout(step.timeout_s):
-            return await call
-
-    def call_in_thread(self, step: RunStep, context: Context) -> asyncio.Future[Any]:
-        """Have a plain function called in a thread."""
-        call = functools.partial(context.run, step.function, *step.args, **step.kwargs)
-        return self._threads.run(call)
-
-    async def run_in_transaction(self, step: RunStep, step_id: str, tx: Transaction) -> Any:
-        """Run a function that works on the store."""
-        signature = step_signature(step.function)
-        context = copy_context()
-
-        def call(source: Source, value: Any) -> Any:
-            values = {source: value, Source.STEP_ID: StepId(step_id)}
-            args, kwargs = signature.bind(step.args, step.kwargs, values)
-            return context.run(step.function, *args, **kwargs)
-
-        async with asyncio.timeout(step.timeout_s):
-            if Source.TRANSACTION in signature.sources:
-                return await call(Source.TRANSACTION, tx)
-            if Source.CONNECTION in signature.sources:
-                return await tx.run_sync(lambda connection: call(Source.CONNECTION, connection))
-            return await tx.run_in_session(lambda session: call(Source.SQL_SESSION, session))
+    def make(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> RunStep:
+        """What the code waits for."""
+        if kwargs and not _OPTIONS.isdisjoint(kwargs):
+            _check_options(function, kwargs)
+        if self.is_read and step_signature(function).is_transaction:
+            raise UsageError(
+                f"{name_of(function)} works in the transaction that records its result: run "
+                "it with ctx.step, not with ctx.read"
+            )
+        return RunStep(
+            function,
+            args,
+            kwargs,
+            name=self.name or _name_in_record(function),
+            retry=self.retry,
+            timeout_s=self.timeout_s,
+            is_read=self.is_read,
+        )
 
 
-def is_thread_only(step: RunStep) -> bool:
-    """Whether a function is called in a thread and needs nothing else."""
+class StepCaller(StepOptions):
+    """Runs functions that may do anything, and remembers what they return: `ctx.step`.
+
+        receipt = await ctx.step(charge, order)
+        await ctx.step.with_options(retry=RetryPolicy(max_attempts=5), timeout=10)(ship, order)
+
+    An `async def` runs on the event loop, a `def`, which may block, in a thread. A function with a
+    parameter annotated as `Transaction` does what it does through that transaction, with this step:
+    once. Any other is run again if the process dies before its result is written down; one with a
+    parameter annotated as `StepId` is given a text that is the same whenever that happens. Give
+    such parameters the default `INJECTED`, so that type checkers accept a call without them.
+    """
+
+    __slots__ = ()
+
+    @overload
+    async def __call__(
+        self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    @overload
+    async def __call__(
+        self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    async def __call__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return await self.make(function, args, kwargs)
+
+    def with_options(
+        self,
+        *,
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> StepCaller:
+        """The same with options: call what this returns with the function and its arguments.
+
+        Args:
+            retry: how often and when to try again if the function raises; not at all by default.
+            timeout: seconds for each attempt.
+            name: what the step is called in the record; the function's name by default.
+        """
+        return StepCaller(retry, timeout, name, is_read=self.is_read)
+
+
+def _check_options(function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+    """Raise UsageError if options are given as arguments of a function that has no such ones."""
     try:
-        return step_signature(step.function).is_plain and step.timeout_s is None
-    except UsageError:
-        # Whoever runs it hears of that.
-        return False
+        parameters = inspect.signature(function).parameters
+    except (NameError, TypeError, ValueError):
+        return
+    wrong = [name for name in sorted(_OPTIONS.intersection(kwargs)) if name not in parameters]
+    if wrong and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        options = ", ".join(f"{name}=..." for name in wrong)
+        raise UsageError(
+            f"{name_of(function)} has no parameter {wrong[0]!r}; as an option of the step write "
+            f"ctx.step.with_options({options})(function, ...)"
+        )
 
 
-async def await_step_result(call: asyncio.Future[Any]) -> Any:
-    """What a function returned, or what it returned something to wait for."""
-    result = await call
-    return await result if inspect.isawaitable(result) else result
-
-
-def retry_delay_s(step: RunStep, error: BaseException, failures: int) -> float | None:
-    """Seconds until a step that failed is tried again; None if it is not."""
-    if not isinstance(error, Exception):
-        return None
-    if isinstance(error, TransactionAbortedError) and failures < 3:
-        # Not a fault of the function: others had the store for too long.
-        return 0.05 * failures
-    if step.retry is None or failures >= step.retry.max_attempts:
-        return None
-    return step.retry.delay_s(failures, random.random())
+def _name_in_record(function: Callable[..., Any]) -> str:
+    """What a function is called whenever the code is run: nothing of its address in memory."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name: str = getattr(function, "__qualname__", type(function).__qualname__)
+    return name

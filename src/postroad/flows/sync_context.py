@@ -15,13 +15,12 @@ from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from postroad.core import RetryPolicy
 from postroad.core.errors import UsageError
-
-from .asks import ParallelBranches
-from .definition import FlowDefinition
-from .greenlets import GreenletCoroutine, require_greenlet, wait_for
-from .handle import FlowContext, FlowSession
-from .session import PeerFlowInfo
-from .step_calls import StepOptions
+from postroad.flows.context import FlowContext, FlowSession
+from postroad.flows.definition import FlowDefinition
+from postroad.flows.greenlets import GreenletCoroutine, require_greenlet, wait_for
+from postroad.flows.machine.commands import ParallelBranches
+from postroad.flows.sessions.session import PeerFlowInfo
+from postroad.flows.steps import StepOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")

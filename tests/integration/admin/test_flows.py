@@ -22,9 +22,9 @@ from postroad.flows import (
     PeerFlowFailedError,
     flow,
     responder,
-    tables,
 )
-from postroad.flows.quarantine import CRASHES_ALONE_MAX
+from postroad.flows.engine import tables
+from postroad.flows.machine.failure_policy import CRASHES_ALONE_MAX
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.servers.postgres import fresh_database
 

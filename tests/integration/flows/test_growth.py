@@ -20,10 +20,9 @@ from postroad.flows import (
     SerializationError,
     SignalBufferFullError,
     flow,
-    stepping,
-    tables,
+    service,
 )
-from postroad.flows import flows as flows_module
+from postroad.flows.engine import step_executor, tables
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.flows.nodes import FlowNodes
 
@@ -141,7 +140,7 @@ async def test_a_flow_that_does_too_much_is_parked_until_more_is_allowed(nodes: 
 async def test_a_step_that_swallows_its_cancellation_does_not_keep_flows_from_stopping(
     nodes: FlowNodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stepping, "STOP_S", 0.05)
+    monkeypatch.setattr(step_executor, "STOP_S", 0.05)
     is_free, has_begun, has_ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def stubborn() -> None:
@@ -204,7 +203,7 @@ async def test_what_ended_long_ago_is_forgotten_although_the_store_was_away_once
     async def short(ctx: FlowContext) -> int:
         return 1
 
-    monkeypatch.setattr(flows_module, "_PURGE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(service, "_PURGE_INTERVAL_S", 0.01)
     disk = MemoryDisk()
     alpha = await nodes.start("alpha", short, make_store=lambda: MemoryStore(disk), keep_s=0.2)
     handles = [await alpha.begin(short) for _ in range(20)]

@@ -20,12 +20,12 @@ from postroad.flows import (
     SessionEndedError,
     SignalBufferFullError,
     StepId,
-    admission,
     flow,
     responder,
 )
-from postroad.flows.head import parse_flow_id
-from postroad.flows.messages import (
+from postroad.flows.engine import admission
+from postroad.flows.machine.state import parse_flow_id
+from postroad.flows.sessions.messages import (
     QUEUE,
     SessionClose,
     SessionData,

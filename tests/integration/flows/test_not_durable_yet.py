@@ -11,7 +11,7 @@ from typing import Any
 from postroad.core import fault_points as faults
 from postroad.core.errors import UsageError
 from postroad.flows import FlowContext, FlowSession, FlowStatus, flow, responder
-from postroad.flows.events import SignalReceived
+from postroad.flows.machine.events import SignalReceived
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNode, FlowNodes
 

@@ -19,7 +19,7 @@ from postroad.flows import (
     flow,
     responder,
 )
-from postroad.flows.head import parse_flow_id
+from postroad.flows.machine.state import parse_flow_id
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNodes
 

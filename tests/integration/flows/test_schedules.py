@@ -15,9 +15,10 @@ from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, StoreUnavailableError, UsageError
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.units import Work
-from postroad.flows import FlowContext, FlowSession, FlowStatus, flow, responder, scheduling
-from postroad.flows import schedule as rows
+from postroad.flows import FlowContext, FlowSession, FlowStatus, flow, responder
 from postroad.flows.errors import ScheduleNotFoundError
+from postroad.flows.schedules import schedule as rows
+from postroad.flows.schedules import scheduler
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.nodes import once, raising
 from tests.support.flows.nodes import FlowNode, FlowNodes
@@ -71,9 +72,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """It is shortly after noon, and nobody sleeps so long that a change goes unnoticed."""
     clock = Clock()
     clock.set("12:00:10")
-    monkeypatch.setattr(scheduling, "now_ms", clock)
-    monkeypatch.setattr(scheduling, "_RESCAN_INTERVAL_S", 0.01)
-    monkeypatch.setattr(scheduling, "_STORE_RETRY_S", 0.01)
+    monkeypatch.setattr(scheduler, "now_ms", clock)
+    monkeypatch.setattr(scheduler, "_RESCAN_INTERVAL_S", 0.01)
+    monkeypatch.setattr(scheduler, "_STORE_RETRY_S", 0.01)
     return clock
 
 
@@ -108,7 +109,7 @@ class TestTimes:
         self, nodes: FlowNodes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         clock = Clock()
-        monkeypatch.setattr(scheduling, "now_ms", clock)
+        monkeypatch.setattr(scheduler, "now_ms", clock)
         node = await nodes.start("alpha", tick)
         clock.set("11:59:59.900")
         made = await node.flows.schedule("tick", EVERY_MINUTE, tick, "hello")
@@ -358,7 +359,7 @@ class TestProblems:
         await node.flows.schedule("tick", EVERY_MINUTE, tick)
         await node.stop_flows()
         clock.set("12:02:10")
-        monkeypatch.setattr(scheduling, "_RESCAN_INTERVAL_S", 30.0)
+        monkeypatch.setattr(scheduler, "_RESCAN_INTERVAL_S", 30.0)
         readings = clock.readings
         await node.start_flows(other)
         for _ in range(100):

@@ -20,7 +20,7 @@ from postroad.flows import (
     flow,
     responder,
 )
-from postroad.flows.quarantine import CRASHES_ALONE_MAX
+from postroad.flows.machine.failure_policy import CRASHES_ALONE_MAX
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.mail_pairs import until_empty
 from tests.support.flows.nodes import FlowNodes

@@ -12,8 +12,8 @@ import pytest
 from postroad.core.errors import UsageError
 from postroad.durable.store.ledger import Ledger
 from postroad.flows import FlowContext, FlowStatus, NondeterminismError, flow
-from postroad.flows.head import parse_flow_id
-from postroad.flows.records import CommandKind
+from postroad.flows.machine.history import CommandKind
+from postroad.flows.machine.state import parse_flow_id
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNode, FlowNodes
 

@@ -16,8 +16,8 @@ from postroad.core import tracing
 from postroad.durable import DurableQueuesConfig
 from postroad.durable.producer import MessageEncoder, OutgoingMessage
 from postroad.flows import FlowContext, FlowsConfig, flow
-from postroad.flows.head import FlowState
-from postroad.flows.life import FlowStatus
+from postroad.flows.machine.state import FlowState
+from postroad.flows.machine.status import FlowStatus
 from postroad.net import Tunnel
 from postroad.services.kinds import Kind
 from tests.support.cells.nodes import Domains, Inbox

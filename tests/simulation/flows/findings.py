@@ -7,9 +7,10 @@ from collections import Counter
 from typing import Any
 
 from postroad.durable.store.sqlite import SqliteDatabase
-from postroad.flows import tables, values
-from postroad.flows.head import FlowState, format_flow_id
-from postroad.flows.life import FlowStatus
+from postroad.flows.engine import tables
+from postroad.flows.machine import values
+from postroad.flows.machine.state import FlowState, format_flow_id
+from postroad.flows.machine.status import FlowStatus
 from postroad.testing import require
 from tests.simulation.durable.process import Machine
 from tests.simulation.flows.bank import INITIATORS, salary

@@ -9,9 +9,9 @@ from random import Random
 
 from postroad.core.errors import PostroadError
 from postroad.flows import FlowService
-from postroad.flows.life import FlowStatus
-from postroad.flows.messages import QUEUE
-from postroad.flows.operations import FlowView
+from postroad.flows.admin import FlowView
+from postroad.flows.machine.status import FlowStatus
+from postroad.flows.sessions.messages import QUEUE
 from postroad.testing import require
 from tests.simulation.flows.bank import AMOUNT
 from tests.simulation.flows.clerks import Books, Garbage

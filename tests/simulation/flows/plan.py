@@ -11,7 +11,7 @@ import msgspec
 import postroad.flows  # noqa: F401
 from postroad.core import fault_points as faults
 from postroad.flows import CatchUpPolicy, FlowsConfig
-from postroad.flows.messages import QUEUE
+from postroad.flows.sessions.messages import QUEUE
 from tests.simulation.durable import plan as mail
 from tests.simulation.flows.orders import Job, Kind, Order, Timetable
 

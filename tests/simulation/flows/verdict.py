@@ -10,15 +10,16 @@ import msgspec
 from postroad.core.errors import UsageError
 from postroad.durable import DeadLetterReason
 from postroad.durable.stored_messages import decode_stored_message
-from postroad.flows import CatchUpPolicy, FlowContext, FlowService, FlowSession, tables
-from postroad.flows.code import FlowCoroutine
+from postroad.flows import CatchUpPolicy, FlowContext, FlowService, FlowSession
+from postroad.flows.admin import flow_view
 from postroad.flows.definition import FlowRegistry
-from postroad.flows.events import FlowLoaded
-from postroad.flows.head import FlowState, format_flow_id
-from postroad.flows.life import TERMINAL_STATUSES, FlowStatus
-from postroad.flows.machine import FlowStateMachine as FlowMachine
-from postroad.flows.messages import SessionConfirm
-from postroad.flows.operations import flow_view
+from postroad.flows.engine import tables
+from postroad.flows.machine.coroutine import FlowCoroutine
+from postroad.flows.machine.events import FlowLoaded
+from postroad.flows.machine.state import FlowState, format_flow_id
+from postroad.flows.machine.state_machine import FlowStateMachine as FlowMachine
+from postroad.flows.machine.status import TERMINAL_STATUSES, FlowStatus
+from postroad.flows.sessions.messages import SessionConfirm
 from postroad.testing import LivenessFailure, require
 from tests.simulation.durable.process import Machine
 from tests.simulation.flows.bank import ALL

@@ -12,7 +12,7 @@ from typing import Any
 from postroad.core import fault_points as faults
 from postroad.durable import DurableQueues
 from postroad.flows import FlowDefinition, FlowService
-from postroad.flows.messages import (
+from postroad.flows.sessions.messages import (
     QUEUE,
     SessionConfirm,
     SessionData,

@@ -7,19 +7,26 @@ from typing import Any, NamedTuple
 import msgspec
 
 from postroad.flows import FlowContext, FlowDefinition, FlowSession, FlowStatus
-from postroad.flows.asks import FlowCommand
-from postroad.flows.code import FlowCoroutine
-from postroad.flows.events import (
+from postroad.flows.machine.commands import FlowCommand
+from postroad.flows.machine.coroutine import FlowCoroutine
+from postroad.flows.machine.events import (
     BufferedSignal,
     FlowAdmitted,
     FlowEvent,
     FlowLoaded,
     FlowTransition,
 )
-from postroad.flows.head import FlowState, InitiatingSession
-from postroad.flows.lifecycle import FlowLimits
-from postroad.flows.machine import FlowStateMachine
-from postroad.flows.messages import (
+from postroad.flows.machine.history import (
+    HistoryEntry,
+    Position,
+    decode_history_entry,
+    encode_history_entry,
+)
+from postroad.flows.machine.lifecycle import FlowLimits
+from postroad.flows.machine.state import FlowState, InitiatingSession
+from postroad.flows.machine.state_machine import FlowStateMachine
+from postroad.flows.machine.values import encode_value
+from postroad.flows.sessions.messages import (
     SessionConfirm,
     SessionData,
     SessionKey,
@@ -27,14 +34,7 @@ from postroad.flows.messages import (
     decode_session_message,
     encode_session_message,
 )
-from postroad.flows.records import (
-    HistoryEntry,
-    Position,
-    decode_history_entry,
-    encode_history_entry,
-)
-from postroad.flows.session import BufferedMessage
-from postroad.flows.values import encode_value
+from postroad.flows.sessions.session import BufferedMessage
 
 START_MS = 1_700_000_000_000
 CONFIRM = SessionConfirm("answer", 2, "bank")

@@ -10,7 +10,7 @@ import pytest
 
 from postroad.flows import FlowContext, SyncFlowContext, WrongSignalError, flow
 from postroad.flows.awaited_signals import find_signals
-from postroad.flows.values import encode_value
+from postroad.flows.machine.values import encode_value
 
 ARRIVED = "arrived"
 

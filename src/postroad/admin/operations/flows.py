@@ -9,8 +9,9 @@ import msgspec
 
 from postroad.admin.errors import InvalidRequest, NotFound, ProgramFailed, nearest_or_all
 from postroad.core.errors import PostroadError, UsageError
-from postroad.flows import FlowDefinition, FlowStatus, FlowView, ScheduleView, StepView, values
-from postroad.flows.life import TERMINAL_STATUSES
+from postroad.flows import FlowDefinition, FlowStatus, FlowView, ScheduleView, StepView
+from postroad.flows.machine import values
+from postroad.flows.machine.status import TERMINAL_STATUSES
 
 from .limits import Limit, Seconds
 from .naming import misnamed

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from postroad.admin.vitals import vitals_of
 from postroad.core.errors import UsageError
 from postroad.durable import DurableQueuesAdmin
-from postroad.flows.operations import FlowAdmin
+from postroad.flows.admin import FlowAdmin
 from postroad.node import Node
 
 Result = TypeVar("Result")

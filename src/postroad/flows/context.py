@@ -1,0 +1,331 @@
+"""What flow code works with: the flow itself, its sessions, its random numbers."""
+
+from __future__ import annotations
+
+import datetime
+import random
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar, cast
+
+from postroad.core import validate_node_name
+from postroad.core.errors import ConfigError, UsageError
+from postroad.flows.machine import commands, values
+from postroad.flows.machine.commands import ContinueAsNew, FlowCommand, ParallelBranches
+from postroad.flows.machine.coroutine import RUNNING
+from postroad.flows.machine.state import format_flow_id
+from postroad.flows.machine.state_machine import FlowStateMachine
+from postroad.flows.sessions.session import PeerFlowInfo, SessionEndpoint
+from postroad.flows.steps import StepCaller
+
+if TYPE_CHECKING:
+    from postroad.flows.definition import FlowDefinition
+
+
+class FlowRandom(random.Random):
+    """Random numbers of one run of a flow.
+
+    Args:
+        owner: the code that may draw from it.
+        streams: where numbers come from, and from how many steps on; a flow that was forked has its
+            own after the steps that it shares.
+        run: how often the flow began anew.
+        count_steps: how many steps the code has done when it draws.
+    """
+
+    def __init__(
+        self,
+        owner: object,
+        streams: Sequence[tuple[int, bytes]],
+        run: int,
+        count_steps: Callable[[], int],
+    ) -> None:
+        self._owner = owner
+        self._streams = list(streams)
+        self._run = run.to_bytes(8)
+        self._count_steps = count_steps
+        super().__init__(self._streams.pop(0)[1] + self._run)
+
+    def __new__(cls, *args: object) -> FlowRandom:
+        # That of the base class would take them for a seed.
+        return super().__new__(cls)
+
+    def _check_owner(self) -> None:
+        if RUNNING.get() is not self._owner:
+            raise UsageError(
+                "ctx.random() and ctx.uuid() belong to the code of the flow: when that is run "
+                "again, its steps are not, and it would draw other values. Draw in the code, and "
+                "give the value to the step as an argument; a step that wants a text which is the "
+                "same whenever it is repeated has a parameter annotated as StepId"
+            )
+        while self._streams and self._count_steps() >= self._streams[0][0]:
+            self.seed(self._streams.pop(0)[1] + self._run)
+
+    def random(self) -> float:
+        self._check_owner()
+        return super().random()
+
+    def getrandbits(self, k: int, /) -> int:
+        self._check_owner()
+        return super().getrandbits(k)
+
+    def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
+        # It may have one that was drawn before.
+        self._check_owner()
+        return super().gauss(mu, sigma)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+# A century: longer than any store lives.
+_SECONDS_MAX = 100 * 365 * 86_400.0
+# It is for people to see at a glance.
+_PROGRESS_CHARS_MAX = 2_000
+
+
+class FlowSession:
+    """A conversation with a flow at another node."""
+
+    __slots__ = ("_ctx", "_endpoint", "_is_started")
+
+    def __init__(self, ctx: FlowContext, endpoint: SessionEndpoint) -> None:
+        self._ctx = ctx
+        self._endpoint = endpoint
+        # As the code knows it: while it is run again, the state of the end is that of later.
+        self._is_started = not endpoint.is_initiator
+
+    @property
+    def peer(self) -> str:
+        """The node at the other end."""
+        return self._endpoint.peer
+
+    async def send(self, value: Any) -> None:
+        """Send something; returns at once, and it arrives once."""
+        await commands.SendData([self._endpoint], (value,), [self._ctx._encode(value, self.peer)])
+        self._is_started = True
+
+    async def _open(self) -> None:
+        """Have the other end begin, if nothing was sent to it."""
+        if not self._is_started:
+            self._is_started = True
+            await commands.OpenSession([self._endpoint])
+
+    async def receive(self, type: type[T], timeout: float | None = None) -> T:
+        """Wait for the next thing the other end sends.
+
+        Raises:
+            PeerFlowFailedError: the other flow has failed.
+            SessionEndedError: it has finished, or closed the session.
+            SessionRejectedError: the other node cannot hold this conversation.
+            FlowTimeoutError: it took too long.
+            FlowError: it is of another type.
+        """
+        await self._open()
+        deadline_ms = self._ctx._deadline_ms(timeout)
+        return cast(T, await commands.ReceiveData([self._endpoint], type, deadline_ms))
+
+    async def send_and_receive(self, value: Any, type: type[T], timeout: float | None = None) -> T:
+        """Send something and wait for what comes back."""
+        await self.send(value)
+        return await self.receive(type, timeout)
+
+    async def peer_info(self) -> PeerFlowInfo:
+        """The flow at the other end: its name, version and application."""
+        await self._open()
+        return cast(PeerFlowInfo, await commands.GetPeerInfo([self._endpoint]))
+
+    async def close(self) -> None:
+        """Say that nothing more will be said here, before the flow ends."""
+        await commands.CloseSession([self._endpoint])
+
+    def __repr__(self) -> str:
+        return f"<Session {self._endpoint.number} with {self.peer} {self._endpoint.state}>"
+
+
+class FlowContext:
+    """A flow, as its own code sees it.
+
+    Everything the code waits for goes through this, so that it is recorded: after a crash the
+    code is run again from its beginning, and is given what it was given before.
+    """
+
+    __slots__ = ("_definition", "_machine", "_patches", "_random", "query_handlers")
+
+    def __init__(self, machine: FlowStateMachine, definition: FlowDefinition[Any, Any]) -> None:
+        self._machine = machine
+        self._definition = definition
+        self._random: FlowRandom | None = None
+        self._patches: dict[str, bool] = {}
+        self.query_handlers: dict[str, Callable[[], Any]] = {}
+
+    @property
+    def id(self) -> str:
+        return format_flow_id(self._machine.state.id)
+
+    @property
+    def name(self) -> str:
+        return self._machine.state.name
+
+    @property
+    def version(self) -> int:
+        """The version of the code that runs now."""
+        return self._definition.version
+
+    # Sessions.
+
+    def open_session(self, peer: str) -> FlowSession:
+        """A session with the flow at another node that responds to this one.
+
+        Nothing is sent before the first `send` or `receive`.
+        """
+        validate_node_name(peer)
+        return FlowSession(self, self._machine.open(peer))
+
+    async def send_all(self, values_by_session: Mapping[FlowSession, Any]) -> None:
+        """Send something in several sessions at once."""
+        endpoints = [session._endpoint for session in values_by_session]
+        payloads = [
+            self._encode(value, session.peer) for session, value in values_by_session.items()
+        ]
+        if endpoints:
+            await commands.SendData(endpoints, (*values_by_session.values(),), payloads)
+        for session in values_by_session:
+            session._is_started = True
+
+    def _encode(self, value: Any, peer: str) -> bytes:
+        return values.encode_value(value, f"what is sent to {peer}")
+
+    async def receive_all(
+        self, sessions: Iterable[FlowSession], type: type[T], timeout: float | None = None
+    ) -> list[T]:
+        """Wait for one thing of each of several sessions; their order is that of the sessions."""
+        sessions = list(sessions)
+        endpoints = [session._endpoint for session in sessions]
+        if len({endpoint.number for endpoint in endpoints}) < len(endpoints):
+            raise UsageError("receive_all() was given a session twice")
+        if not endpoints:
+            return []
+        fresh = [session for session in sessions if not session._is_started]
+        for session in fresh:
+            session._is_started = True
+        if fresh:
+            await commands.OpenSession([session._endpoint for session in fresh])
+        deadline_ms = self._deadline_ms(timeout)
+        return cast(list[T], await commands.ReceiveData(endpoints, type, deadline_ms, is_one=False))
+
+    # Steps.
+
+    step: ClassVar[StepCaller] = StepCaller()
+    """Runs a function that may do anything, and remembers what it returned: see `StepCaller`."""
+
+    read: ClassVar[StepCaller] = StepCaller(is_read=True)
+    """Runs a cheap function that only reads, and records what it returned with the next commit.
+
+    It costs no commit of its own. If the process dies before the next one, it is run again, and may
+    return something else; nothing outside of the flow has seen the first value then.
+    """
+
+    async def sleep(self, seconds: float) -> None:
+        """Rest, however long; the time goes on while the process does not run."""
+        await commands.SleepUntil(seconds, self._machine.now_ms + _to_ms(seconds))
+
+    async def wait_for_signal(self, name: str, type: type[T], timeout: float | None = None) -> T:
+        """Wait for a signal of that name, sent by `FlowService.signal`, and refuse other types.
+
+        Give name and type as constants: then `FlowService.signal` refuses others also before that.
+        """
+        return cast(T, await commands.WaitForSignal(name, type, self._deadline_ms(timeout)))
+
+    async def gather(
+        self, *coroutines: Coroutine[Any, Any, Any], return_exceptions: bool = False
+    ) -> list[Any]:
+        """Run several things at the same time; their results in the order they were given.
+
+        If one raises, the others are ended, unless exceptions are wanted as results.
+        """
+        return cast(list[Any], await ParallelBranches(coroutines, returns_errors=return_exceptions))
+
+    async def select(self, **coroutines: Coroutine[Any, Any, Any]) -> tuple[str, Any]:
+        """Run several things at the same time until the first has ended; which one, and its result.
+
+        The others are ended.
+        """
+        return cast(tuple[str, Any], await ParallelBranches([*coroutines.values()], [*coroutines]))
+
+    async def run_subflow(
+        self, definition: FlowDefinition[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Run another flow as a part of this one: its sessions are opened in its own name."""
+        return cast(
+            R, await ParallelBranches([definition(self, *args, **kwargs)], scope=definition)
+        )
+
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Begin anew with other arguments, and forget all steps: for flows that never end.
+
+        Sessions end; the id stays the same.
+        """
+        if self._machine.state.initiated_by is not None:
+            raise UsageError(f"flow {self.name} responds to another one, and cannot begin anew")
+        raise ContinueAsNew(self._definition.encode_arguments(args, kwargs))
+
+    # What is the same whenever the code is run.
+
+    def now(self) -> datetime.datetime:
+        """The time, as of the last thing this flow waited for."""
+        return datetime.datetime.fromtimestamp(self._machine.now_ms / 1000, datetime.UTC)
+
+    def random(self) -> random.Random:
+        """Random numbers, for the code alone: not for its steps, nor for what answers queries."""
+        if self._random is None:
+            machine = self._machine
+            self._random = FlowRandom(
+                object() if machine.code is None else machine.code.identity,
+                machine.state.seeds,
+                machine.state.run_number,
+                machine.count_steps,
+            )
+        return self._random
+
+    def uuid(self) -> uuid.UUID:
+        """A new UUID, for the code alone: give it to steps as an argument."""
+        return uuid.UUID(int=self.random().getrandbits(128), version=4)
+
+    def patched(self, id: str) -> bool:
+        """Whether to take the new way after a change of the code; False where the old was taken."""
+        known = self._patches.get(id)
+        if known is None:
+            known = self._patches[id] = self._execute_now(commands.RecordPatch(id))
+        return known
+
+    def _execute_now(self, command: FlowCommand) -> Any:
+        code = self._machine.code
+        assert code is not None
+        command.position = code.current.next_position()
+        outcome = self._machine.execute(command)
+        assert outcome is not None
+        return outcome.value
+
+    # What others see of it.
+
+    def set_progress(self, text: str) -> None:
+        """Say how far it is, for whoever looks."""
+        self._machine.state.progress = values.sanitize_text(text[:_PROGRESS_CHARS_MAX])
+
+    def set_query_handler(self, query: str, function: Callable[[], Any]) -> None:
+        """Have a function called for queries of that name; it must not change anything."""
+        self.query_handlers[query] = function
+
+    def _deadline_ms(self, timeout: float | None) -> int | None:
+        return None if timeout is None else self._machine.now_ms + _to_ms(timeout)
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.name} {self.id}>"
+
+
+def _to_ms(seconds: float) -> int:
+    if not 0 <= seconds <= _SECONDS_MAX:
+        raise ConfigError(f"{seconds!r} is no number of seconds from 0 on")
+    return round(seconds * 1000)

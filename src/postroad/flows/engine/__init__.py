@@ -1,0 +1,3 @@
+"""The running of flows: loading, admission, commits, steps, timers."""
+
+__all__: list[str] = []

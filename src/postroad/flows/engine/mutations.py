@@ -1,0 +1,401 @@
+"""One transition of a flow as one mutation of the store: history, sends, consumed messages."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from postroad.core import tracing
+from postroad.core.errors import (
+    ConfigError,
+    IdempotencyConflictError,
+    PostroadError,
+    TransactionAbortedError,
+    UsageError,
+)
+from postroad.core.tracing import SpanKind, SpanLike
+from postroad.durable import DurableQueues, Transaction
+from postroad.durable.consumers.dispatcher import QueueDispatcher
+from postroad.durable.consumers.disposition import DispositionMutation
+from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.durable.producer import EncodedMessage, OutgoingMessage, append_sends, check_sends
+from postroad.durable.store.database import Row
+from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.units import Unit
+from postroad.flows.engine import tables
+from postroad.flows.machine.commands import FlowCommand
+from postroad.flows.machine.events import CommitRejection, FlowTransition
+from postroad.flows.machine.history import Position
+from postroad.flows.machine.state import FlowState
+from postroad.flows.machine.state_machine import FlowStateMachine
+from postroad.flows.sessions.messages import (
+    QUEUE,
+    SessionEnvelope,
+    SessionError,
+    SessionMessage,
+    SessionReject,
+    encode_session_envelope,
+)
+from postroad.flows.sessions.session import SessionEndpoint
+from postroad.flows.tracing import record_commit_spans, start_child_span, trace_headers
+
+if TYPE_CHECKING:
+    from postroad.flows.engine.loaded_flow import LoadedFlow
+
+# What the same statements and posts meet again, however often they are tried.
+_PERMANENT_ERRORS = (UsageError, IdempotencyConflictError)
+
+
+class FlowCommitSequence:
+    """The order in which the units of one flow are committed: after one that failed, none is."""
+
+    __slots__ = ("is_broken",)
+
+    def __init__(self) -> None:
+        self.is_broken = False
+
+
+class FlowMutation(Unit):
+    """Steps, what was consumed for them, and what is sent because of them: all of it or nothing.
+
+    Attributes:
+        earlier: those that come before it, where it is committed by a transaction.
+        runs: functions to run when it is durable.
+        is_duplicate: whether it was found to be the beginning of a flow that exists.
+        is_counted: whether the flow is one of those that run, once it is durable.
+        is_settled: whether it is durable, or will never be.
+    """
+
+    __slots__ = (
+        "_buffered",
+        "_handlings",
+        "_node",
+        "_on_committed",
+        "_posts",
+        "_row",
+        "_sequence",
+        "_spans",
+        "flow",
+        "is_counted",
+        "is_duplicate",
+        "is_finished",
+        "preceding",
+        "state",
+        "steps_to_run",
+        "transition",
+    )
+
+    def __init__(
+        self,
+        state: FlowState,
+        transition: FlowTransition,
+        sequence: FlowCommitSequence,
+        *,
+        has_stored_buffer: bool,
+        posts: Sequence[EncodedMessage],
+        handlings: Sequence[DispositionMutation],
+        on_committed: Callable[[FlowMutation, Exception | None], None],
+        node: str = "",
+        spans: Sequence[SpanLike] = (),
+    ) -> None:
+        super().__init__()
+        self.preceding: list[FlowMutation] = []
+        self.flow = state.id
+        # As it is after this transition; by the time of the commit it may have changed again.
+        self.state = state
+        self._row: Row | None = tables.state_row(state) if transition.is_state_changed else None
+        self._buffered: list[Row] = []
+        if transition.buffered or transition.signals:
+            self._buffered = [
+                *(
+                    tables.buffered_message_row(state.id, number, message)
+                    for number, message in transition.buffered
+                ),
+                *(tables.buffered_signal_row(state.id, signal) for signal in transition.signals),
+            ]
+        self.transition = transition
+        self._sequence = sequence
+        self._posts = posts
+        self._handlings = handlings
+        self._on_committed = on_committed
+        # Whose spans it records, once it is durable, and those of what is sent.
+        self._node = node
+        self._spans = spans
+        self.steps_to_run: list[FlowCommand] = transition.steps_to_run
+        self.is_duplicate = False
+        self.is_counted = False
+        self.is_finished = False
+        if transition.is_ended:
+            transition.clears_buffer = has_stored_buffer
+
+    def apply(self, ledger: Ledger) -> None:
+        mutations: Sequence[FlowMutation] = (self,)
+        handlings, posts = self._handlings, self._posts
+        if self.preceding:
+            mutations = (*self.preceding, self)
+            handlings = self._all_handlings()
+            posts = [post for mutation in mutations for post in mutation._posts]
+        if self._sequence.is_broken or (handlings and any(it.is_lost for it in handlings)):
+            self._fence(handlings)
+            raise TransactionAbortedError("what comes before this step could not be committed")
+        try:
+            if self._buffered and self._row is None:
+                tables.check_known(ledger.database, self.flow)
+            known = check_sends(ledger, posts) if posts else ()
+        except PostroadError:
+            self._fence(handlings)
+            raise
+        for handling in handlings:
+            handling.write(ledger)
+        for mutation in mutations:
+            mutation._write(ledger)
+        if posts and not self.is_duplicate:
+            append_sends(ledger, posts, known)
+
+    def refuse(self, error: Exception) -> None:
+        self._fence(self._all_handlings())
+        super().refuse(error)
+
+    def _all_handlings(self) -> list[DispositionMutation]:
+        return [
+            handling for mutation in (*self.preceding, self) for handling in mutation._handlings
+        ]
+
+    def _fence(self, handlings: Sequence[DispositionMutation]) -> None:
+        """Have nothing committed that comes after this, from now on."""
+        self._sequence.is_broken = True
+        for handling in handlings:
+            handling.abort_successors()
+
+    def _write(self, ledger: Ledger) -> None:
+        database, transition, flow = ledger.database, self.transition, self.flow
+        if transition.is_new:
+            origin = self.state.initiated_by
+            if origin is not None and tables.find_responder(database, origin) is not None:
+                self.is_duplicate = True
+                return
+            assert self._row is not None
+            tables.insert_state(database, self._row)
+        elif self._row is not None:
+            tables.update_state(database, self._row, with_arguments=transition.clears_history)
+        if transition.clears_history:
+            tables.delete_steps(database, flow)
+            tables.delete_buffered_of(database, flow, with_signals=False)
+        if transition.entries:
+            tables.insert_steps(database, flow, transition.first, transition.entries)
+        if self._buffered:
+            tables.insert_buffered(database, self._buffered)
+        if transition.clears_buffer:
+            tables.delete_buffered_of(database, flow, with_signals=True)
+        elif transition.consumed_ids:
+            tables.delete_buffered(database, transition.consumed_ids)
+
+    def settle(self, error: Exception | None) -> None:
+        self.is_finished = True
+        for mutation in self.preceding:
+            mutation.settle(error)
+        for handling in self._handlings:
+            handling.settle(error)
+        if error is None and tracing.tracer is not None and not self.is_duplicate:
+            self._record_spans()
+        self._on_committed(self, error)
+
+    def _record_spans(self) -> None:
+        for span in self._spans:
+            span.end()
+        heard = [entry for handling in self._handlings for entry in handling.finished]
+        record_commit_spans(self._node, self.state, self.transition, heard)
+
+
+class CommitRejections:
+    """What the store refused of steps and blocks: those fail when their flow comes to them again.
+
+    Without that they would be run again and again: what they did is undone, and so is what the
+    flow knows of them.
+    """
+
+    def __init__(self) -> None:
+        self._rejections: dict[int, dict[Position, CommitRejection]] = {}
+
+    def of(self, flow: int) -> dict[Position, CommitRejection]:
+        """Those of a flow, by the position of the step or block, which takes its own away."""
+        return self._rejections.get(flow, {})
+
+    def record(self, mutation: FlowMutation, position: Position) -> None:
+        """Hear what came of a step or block that has statements or posts."""
+        error, refusals = mutation.error, self._rejections.pop(mutation.flow, {})
+        before = refusals.pop(position, None)
+        is_final = not isinstance(error, PostroadError) or isinstance(error, _PERMANENT_ERRORS)
+        if error is not None and is_final:
+            refusals[position] = CommitRejection(
+                error, 1 if before is None else before.failures + 1
+            )
+        if refusals:
+            self._rejections[mutation.flow] = refusals
+
+    def discard(self, flow: int) -> None:
+        """A flow has ended."""
+        self._rejections.pop(flow, None)
+
+
+# Room for what a letter has besides what is sent: names of flows and applications, mostly.
+_ENVELOPE_BYTES = 2_048
+_MESSAGE_BYTES = 64
+_ENVELOPE_BYTES_MIN = 1_024
+
+OnFlowCommitted = Callable[[FlowMutation, Exception | None], None]
+
+
+class FlowMutationBuilder:
+    """Makes units of what machines say.
+
+    Attributes:
+        consumption: what the inbox rows are from.
+        payload_max: size of the largest thing a flow may send.
+    """
+
+    def __init__(self, mail: DurableQueues) -> None:
+        self._clerk = mail.encoder
+        self._next_buffer_id = itertools.count(1).__next__
+        self.consumption: QueueDispatcher | None = None
+        size = mail.config.message_bytes_max
+        if size < _ENVELOPE_BYTES_MIN:
+            raise ConfigError(
+                f"message_bytes_max={size} of the mail is too little for flows: they need "
+                f"{_ENVELOPE_BYTES_MIN}"
+            )
+        self.payload_max = size - min(_ENVELOPE_BYTES, size // 2)
+
+    def set_next_id(self, first: int) -> None:
+        """Number what is kept from here on."""
+        self._next_buffer_id = itertools.count(first).__next__
+
+    def build(
+        self,
+        loaded: LoadedFlow,
+        machine: FlowStateMachine,
+        transition: FlowTransition,
+        tx: Transaction | None,
+        on_committed: OnFlowCommitted,
+    ) -> FlowMutation:
+        """The unit of a transition, and of what a step did in its transaction."""
+        for _, buffered in transition.buffered:
+            buffered.id = self._next_buffer_id()
+        for signal in transition.signals:
+            signal.id = self._next_buffer_id()
+        posts = [] if tx is None else list(tx.sends)
+        spans: list[SpanLike] = []
+        for number, messages in transition.outgoing.items():
+            endpoint = machine.sessions.by_number[number]
+            name = f"say {machine.state.name}"
+            span = start_child_span(
+                self._clerk.node, machine.state, name, SpanKind.PRODUCER, peer=endpoint.peer
+            )
+            spans.append(span)
+            posts += self._envelopes(endpoint, messages, trace_headers(span))
+        handlings: Sequence[DispositionMutation] = ()
+        if transition.ack_tokens:
+            handlings = self._finish(transition)
+            if len(handlings) < len(transition.ack_tokens):
+                # What was consumed comes again: this must not be committed.
+                loaded.sequence.is_broken = True
+        return FlowMutation(
+            machine.state,
+            transition,
+            loaded.sequence,
+            has_stored_buffer=machine.sessions.has_stored_buffer,
+            posts=posts,
+            handlings=handlings,
+            on_committed=on_committed,
+            node=self._clerk.node,
+            spans=spans,
+        )
+
+    def _finish(self, transition: FlowTransition) -> list[DispositionMutation]:
+        """The inbox rows that are consumed, without those that come again all the same."""
+        handlings: list[DispositionMutation] = []
+        for ack_token in transition.ack_tokens:
+            assert self.consumption is not None and isinstance(ack_token, QueuedMessage)
+            handling = self.consumption.prepare_ack(ack_token)
+            if handling is not None:
+                self.consumption.track(handling)
+                handlings.append(handling)
+        return handlings
+
+    def _envelopes(
+        self,
+        endpoint: SessionEndpoint,
+        messages: list[SessionMessage],
+        headers: Mapping[str, str] | None,
+    ) -> list[EncodedMessage]:
+        """What is said in one session, in as few letters as it fits into."""
+        batches: list[list[SessionMessage]] = [[]]
+        size = 0
+        for message in messages:
+            if isinstance(message, SessionError | SessionReject):
+                message = _shorten(message, self.payload_max - _MESSAGE_BYTES)
+            more = _size_of(message)
+            if batches[-1] and size + more > self.payload_max:
+                batches.append([])
+                size = 0
+            batches[-1].append(message)
+            size += more
+        return [self._envelope(endpoint, batch, headers) for batch in batches]
+
+    def _envelope(
+        self,
+        endpoint: SessionEndpoint,
+        batch: list[SessionMessage],
+        headers: Mapping[str, str] | None,
+    ) -> EncodedMessage:
+        key = f"{endpoint.key.flow:x}.{endpoint.key.number:x}"
+        envelope = SessionEnvelope(endpoint.key, not endpoint.is_initiator, batch)
+        message = OutgoingMessage(
+            queue=QUEUE,
+            body=encode_session_envelope(envelope),
+            to=endpoint.peer,
+            key=key,
+            headers=headers,
+        )
+        return self._clerk.encode(message)
+
+    def fail(self, ack_token: object, error: Exception) -> None:
+        """An inbox row cannot be consumed now; it comes again, and not for ever."""
+        if isinstance(ack_token, QueuedMessage):
+            assert self.consumption is not None
+            self.consumption.nack(ack_token, error)
+
+    def requeue(self, ack_token: object, error: Exception) -> None:
+        """An inbox row is not consumed after all; it comes again, after a fault not for ever."""
+        if not isinstance(error, PostroadError):
+            self.fail(ack_token, error)
+        elif isinstance(ack_token, QueuedMessage):
+            assert self.consumption is not None
+            self.consumption.requeue(ack_token)
+
+    def discard(self, ack_token: object) -> None:
+        """An inbox row is for nobody any more."""
+        if isinstance(ack_token, QueuedMessage):
+            assert self.consumption is not None
+            self.consumption.ack(ack_token)
+
+
+def _size_of(message: SessionMessage) -> int:
+    """As many bytes as a message takes in a letter, besides names."""
+    if isinstance(message, SessionError):
+        return len(f"{message.kind}{message.text}".encode()) + _MESSAGE_BYTES
+    if isinstance(message, SessionReject):
+        return len(message.text.encode()) + _MESSAGE_BYTES
+    return len(getattr(message, "payload", None) or b"") + _MESSAGE_BYTES
+
+
+def _shorten(message: SessionError | SessionReject, size: int) -> SessionError | SessionReject:
+    """The same with as much of its text as fits into a letter."""
+    text = message.text or ""
+    while (excess := _size_of(message) - size) > 0 and text:
+        text = text.encode()[:-excess].decode(errors="ignore")
+        message = msgspec.structs.replace(message, text=text)
+    return message

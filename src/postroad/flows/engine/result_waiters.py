@@ -1,0 +1,81 @@
+"""Tells those who wait for flows what came of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+
+from postroad.core import fault_points as faults
+from postroad.core.errors import NotRunningError
+from postroad.flows.machine.events import FlowTransition
+from postroad.flows.machine.state import FlowState, format_flow_id
+
+logger = logging.getLogger("postroad.flows")
+
+RESOLVED = faults.declare_fault_point("flows.client.told")
+
+# Of so many that ended last the result need not be read.
+_CACHED_RESULTS = 1_024
+
+
+class ResultWaiters:
+    """Who waits for which flow, and what came of those that ended last."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiters: dict[int, list[asyncio.Future[FlowState]]] = {}
+        self._ended: OrderedDict[int, FlowState] = OrderedDict()
+
+    def get(self, id: int) -> FlowState | None:
+        """A flow that ended just now."""
+        return self._ended.get(id)
+
+    def add_waiter(self, id: int) -> asyncio.Future[FlowState]:
+        """Resolved when a flow has ended; give it back with `give_up`."""
+        waiter: asyncio.Future[FlowState] = self._loop.create_future()
+        self._waiters.setdefault(id, []).append(waiter)
+        return waiter
+
+    def remove_waiter(self, id: int, waiter: asyncio.Future[FlowState]) -> None:
+        """Nobody waits for this any more; it may have been told already."""
+        waiters = self._waiters.get(id, [])
+        if waiter in waiters:
+            waiters.remove(waiter)
+            if not waiters:
+                del self._waiters[id]
+
+    def resolve(self, state: FlowState) -> None:
+        """A flow has ended, and that is durable."""
+        self._ended[state.id] = state
+        if len(self._ended) > _CACHED_RESULTS:
+            self._ended.popitem(last=False)
+        RESOLVED.hit(flow=state.id)
+        for waiter in self._waiters.pop(state.id, ()):
+            if not waiter.done():
+                waiter.set_result(state)
+
+    def close(self) -> None:
+        """Nobody will be told anything."""
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(NotRunningError("the flows of this node are stopped"))
+        self._waiters.clear()
+
+
+def log_parked(state: FlowState, transition: FlowTransition) -> None:
+    """Tell whoever looks at the log that a flow waits for an operator, and what can be done."""
+    failure = state.failure
+    if failure is None:
+        return
+    place = transition.failed_step or f"step {transition.first + len(transition.entries)}"
+    kind, (text, *more) = failure.error.kind, failure.error.text.splitlines() or [""]
+    detail = failure.detail.strip()
+    id = format_flow_id(state.id)
+    logger.warning(
+        "flow %s of %s is parked at %s: %s: %s. Mend the cause and restart the node, or try it "
+        "again with `postroad flow retry %s`; `postroad flow kill %s` ends it%s",
+        id, state.name, place, kind.rpartition(":")[2], text, id, id,
+        f"\n{detail}" if more or detail != text else "",
+    )  # fmt: skip

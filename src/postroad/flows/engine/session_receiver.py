@@ -1,0 +1,213 @@
+"""Takes what other nodes say to flows out of the mail, and finds the flows it is for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from functools import partial
+
+from postroad.core import fault_points as faults
+from postroad.core.errors import Reject, StoreError
+from postroad.core.tracing import SpanLike
+from postroad.durable.consumers.dispatcher import QueueDispatcher
+from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.durable.producer import OutgoingMessage
+from postroad.flows.definition import FlowDefinition
+from postroad.flows.engine import tables
+from postroad.flows.engine.background import now_ms
+from postroad.flows.engine.engine import FlowEngine
+from postroad.flows.machine.events import FlowAdmitted, SessionMessagesReceived
+from postroad.flows.machine.state import FlowState, InitiatingSession
+from postroad.flows.machine.status import FlowStatus
+from postroad.flows.machine.values import digest
+from postroad.flows.sessions.messages import (
+    QUEUE,
+    SessionEnvelope,
+    SessionInit,
+    SessionReject,
+    decode_session_envelope,
+    encode_session_envelope,
+)
+from postroad.flows.tracing import start_responder_span, store_trace
+
+logger = logging.getLogger("postroad.flows")
+
+TAKEN = faults.declare_fault_point("flows.letter.taken")
+REJECTED = faults.declare_fault_point("flows.session.rejected")
+
+# So many letters are taken up before others have their turn.
+_MESSAGES_PER_TURN = 64
+_SEED_BYTES = 16
+
+
+class SessionReceiver:
+    """The letters of flows, from the inbox to the machines."""
+
+    def __init__(self, engine: FlowEngine) -> None:
+        self._engine = engine
+        self._task: asyncio.Task[None] | None = None
+        self._lookups: set[asyncio.Task[None]] = set()
+        self._consumption: QueueDispatcher | None = None
+
+    async def start(self) -> None:
+        """Begin to take letters."""
+        mail = self._engine.queues
+        self._consumption = await mail.dispatchers.open(QUEUE)
+        self._engine.mutations.consumption = self._consumption
+        # What a flow makes of a letter is in the same commit as the letter, if it is in memory.
+        self._engine.store.writer.early.prompt.add(QUEUE)
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._run(self._consumption), name="postroad flows")
+
+    async def stop(self) -> None:
+        """Take no more; letters stay where they are."""
+        if self._task is not None:
+            tasks = [self._task, *self._lookups]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Let the queue go, when everything that was taken is committed or put back."""
+        if self._consumption is not None:
+            self._engine.store.writer.early.prompt.discard(QUEUE)
+            await self._consumption.close()
+            self._engine.queues.dispatchers.release(QUEUE)
+
+    async def _run(self, consumption: QueueDispatcher) -> None:
+        in_a_row = 0
+        while True:
+            entry = consumption.next_message()
+            if entry is None:
+                await consumption.wait()
+                in_a_row = 0
+                continue
+            try:
+                self._dispatch(consumption, entry)
+            except Reject as error:
+                consumption.nack(entry, error)
+            except Exception as error:
+                logger.exception("a letter to a flow could not be taken up")
+                consumption.nack(entry, error)
+            in_a_row += 1
+            if in_a_row >= _MESSAGES_PER_TURN:
+                in_a_row = 0
+                await asyncio.sleep(0)
+
+    def _dispatch(self, consumption: QueueDispatcher, entry: QueuedMessage) -> None:
+        envelope = decode_session_envelope(entry.message.body)
+        peer = entry.location.sender
+        TAKEN.hit(peer=peer)
+        key = envelope.key
+        if envelope.is_for_initiator:
+            heard = SessionMessagesReceived(key.number, envelope.messages, entry, peer)
+            self._engine.dispatch(key.flow, heard)
+            return
+        known = self._engine.responders.get((peer, key.flow, key.number))
+        if known is not None:
+            self._engine.dispatch(known, SessionMessagesReceived(0, envelope.messages, entry, peer))
+        elif isinstance(envelope.messages[0], SessionInit):
+            self._start_responder(consumption, entry, envelope, envelope.messages[0])
+        else:
+            task = asyncio.get_running_loop().create_task(
+                self._find_responder(consumption, entry, envelope)
+            )
+            self._lookups.add(task)
+            task.add_done_callback(self._lookups.discard)
+
+    async def _find_responder(
+        self, consumption: QueueDispatcher, entry: QueuedMessage, envelope: SessionEnvelope
+    ) -> None:
+        """Find the flow that responds to a session, among those that are not in memory."""
+        peer = entry.location.sender
+        origin = InitiatingSession(peer, envelope.key, "", 1, "")
+        try:
+            found = await self._engine.store.read(tables.find_responder, origin)
+        except asyncio.CancelledError:
+            consumption.requeue(entry)
+            raise
+        except StoreError as error:
+            consumption.nack(entry, error)
+            return
+        if found is None:
+            logger.debug("%s speaks in a session that nobody has here", peer)
+            consumption.ack(entry)
+        else:
+            self._engine.dispatch(found, SessionMessagesReceived(0, envelope.messages, entry, peer))
+
+    def _start_responder(
+        self,
+        consumption: QueueDispatcher,
+        entry: QueuedMessage,
+        envelope: SessionEnvelope,
+        initial: SessionInit,
+    ) -> None:
+        """Somebody opens a session: have a flow respond to it, or tell why not."""
+        engine, peer = self._engine, entry.location.sender
+        definition = engine.registry.find_responder(initial.flow)
+        refusal = definition and definition.rejection_reason(initial.flow, initial.version)
+        if refusal:
+            self._reject(consumption, entry, envelope, refusal)
+            return
+        now = now_ms()
+        state = FlowState(
+            id=engine.new_id(),
+            name=initial.flow if definition is None else definition.name,
+            version=1 if definition is None else definition.version,
+            status=self._status(definition),
+            seed=os.urandom(_SEED_BYTES),
+            started_ms=now,
+            initiated_by=InitiatingSession(
+                peer, envelope.key, initial.flow, initial.version, initial.app
+            ),
+        )
+        if definition is not None and definition.timeout_s is not None:
+            state.deadline_ms = now + round(definition.timeout_s * 1000)
+        if definition is None:
+            logger.warning(
+                "%s opens a session of flow %r, and nothing here responds to it: it is kept",
+                peer, initial.flow,
+            )  # fmt: skip
+        span = start_responder_span(engine.store.owner, state.name, entry)
+        store_trace(state, span)
+        done = engine.start_flow(state, FlowAdmitted(envelope.messages, entry))
+        # What came of it is known to the engine; nobody waits here.
+        done.add_done_callback(partial(_end, span))
+
+    def _status(self, definition: FlowDefinition[..., object] | None) -> FlowStatus:
+        if definition is None or self._engine.admission.is_draining:
+            return FlowStatus.HELD
+        return (
+            FlowStatus.RUNNING
+            if self._engine.admission.slots.free(definition)
+            else FlowStatus.QUEUED
+        )
+
+    def _reject(
+        self,
+        consumption: QueueDispatcher,
+        entry: QueuedMessage,
+        envelope: SessionEnvelope,
+        text: str,
+    ) -> None:
+        """Tell the other end that nobody will talk to it, in one commit with its letter."""
+        error_id = digest(os.urandom(8)).hex()
+        answer = SessionEnvelope(envelope.key, True, [SessionReject(text, error_id)])
+        key = f"{envelope.key.flow:x}.{envelope.key.number:x}"
+        clerk = self._engine.queues.encoder
+        post = clerk.encode(
+            OutgoingMessage(
+                queue=QUEUE, body=encode_session_envelope(answer), to=entry.location.sender, key=key
+            )
+        )
+        REJECTED.hit(peer=entry.location.sender)
+        unit = consumption.prepare_ack(entry, [post])
+        if unit is not None:
+            consumption.submit(unit)
+
+
+def _end(span: SpanLike, done: asyncio.Future[None]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        # Otherwise the letter comes again.
+        span.end()

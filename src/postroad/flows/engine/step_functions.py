@@ -1,0 +1,134 @@
+"""Runs the functions of steps: in a thread, on the event loop, or in a transaction of the store."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import random
+from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from postroad.core.errors import TransactionAbortedError, UsageError
+from postroad.durable import Transaction
+from postroad.durable.store import Store
+from postroad.durable.store.database import Row
+from postroad.durable.store.turn import Turn
+from postroad.flows.machine.commands import RunStep
+from postroad.flows.machine.history import Position
+from postroad.flows.steps import Source, StepId, step_signature
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class StepTransaction(Transaction, eq=False, kw_only=True):
+    """The transaction of a step.
+
+    Attributes:
+        position: where the step is.
+        is_begun: whether it runs statements, or waits to: what is submitted now comes after it.
+    """
+
+    position: Position
+    is_started: bool = False
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it took too long and was undone, although its function still runs."""
+        return self._savepoint is not None and self._savepoint.is_lost
+
+    async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
+        self.is_started = True
+        return await super().execute(statement, parameters)
+
+    async def run_sync(
+        self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        self.is_started = True
+        return await super().run_sync(function, *args, **kwargs)
+
+    async def run_in_session(
+        self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        self.is_started = True
+        return await super().run_in_session(function, *args, **kwargs)
+
+    def close(self) -> Turn | None:
+        self.is_started = False
+        return super().close()
+
+
+class StepFunctions:
+    """Runs functions, again where they are to be tried again."""
+
+    def __init__(self, store: Store, threads: int) -> None:
+        self._threads = store.make_threads("postroad-step", threads)
+
+    def close(self) -> None:
+        """Run nothing more; what runs in a thread cannot be stopped."""
+        self._threads.stop()
+
+    async def run(self, step: RunStep, step_id: str) -> Any:
+        """Run a function that does not work on the store."""
+        signature = step_signature(step.function)
+        args, kwargs = signature.bind(step.args, step.kwargs, {Source.STEP_ID: step_id})
+        if signature.is_async:
+            call = step.function(*args, **kwargs)
+        else:
+            run = functools.partial(copy_context().run, step.function, *args, **kwargs)
+            call = await_step_result(self._threads.run(run))
+        if step.timeout_s is None:
+            return await call
+        async with asyncio.timeout(step.timeout_s):
+            return await call
+
+    def call_in_thread(self, step: RunStep, context: Context) -> asyncio.Future[Any]:
+        """Have a plain function called in a thread."""
+        call = functools.partial(context.run, step.function, *step.args, **step.kwargs)
+        return self._threads.run(call)
+
+    async def run_in_transaction(self, step: RunStep, step_id: str, tx: Transaction) -> Any:
+        """Run a function that works on the store."""
+        signature = step_signature(step.function)
+        context = copy_context()
+
+        def call(source: Source, value: Any) -> Any:
+            values = {source: value, Source.STEP_ID: StepId(step_id)}
+            args, kwargs = signature.bind(step.args, step.kwargs, values)
+            return context.run(step.function, *args, **kwargs)
+
+        async with asyncio.timeout(step.timeout_s):
+            if Source.TRANSACTION in signature.sources:
+                return await call(Source.TRANSACTION, tx)
+            if Source.CONNECTION in signature.sources:
+                return await tx.run_sync(lambda connection: call(Source.CONNECTION, connection))
+            return await tx.run_in_session(lambda session: call(Source.SQL_SESSION, session))
+
+
+def is_thread_only(step: RunStep) -> bool:
+    """Whether a function is called in a thread and needs nothing else."""
+    try:
+        return step_signature(step.function).is_plain and step.timeout_s is None
+    except UsageError:
+        # Whoever runs it hears of that.
+        return False
+
+
+async def await_step_result(call: asyncio.Future[Any]) -> Any:
+    """What a function returned, or what it returned something to wait for."""
+    result = await call
+    return await result if inspect.isawaitable(result) else result
+
+
+def retry_delay_s(step: RunStep, error: BaseException, failures: int) -> float | None:
+    """Seconds until a step that failed is tried again; None if it is not."""
+    if not isinstance(error, Exception):
+        return None
+    if isinstance(error, TransactionAbortedError) and failures < 3:
+        # Not a fault of the function: others had the store for too long.
+        return 0.05 * failures
+    if step.retry is None or failures >= step.retry.max_attempts:
+        return None
+    return step.retry.delay_s(failures, random.random())

@@ -1,0 +1,329 @@
+"""Flow code as a coroutine: run one branch at a time, until every branch waits.
+
+No event loop takes part: given the same results in the same order, the code does the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextvars import Context, ContextVar, copy_context
+from typing import Any
+
+from postroad.core.errors import UsageError
+from postroad.flows.errors import UnrecordedAwaitError, WrongSignalError
+from postroad.flows.machine import commands
+from postroad.flows.machine.commands import (
+    CommandHandler,
+    CommandResult,
+    FlowCommand,
+    ParallelBranches,
+)
+from postroad.flows.machine.history import Position
+from postroad.flows.machine.values import type_mismatch
+
+RUNNING: ContextVar[object | None] = ContextVar("postroad_flow_code", default=None)
+"""The identity of the code of a flow, where that runs: not in its steps, nor in its answers."""
+
+# Code that wants to wait on its way out is told as often as this that nobody is there.
+_CLOSE_ATTEMPTS = 16
+
+
+class Branch:
+    """One line of the code."""
+
+    __slots__ = (
+        "command",
+        "context",
+        "coroutine",
+        "index",
+        "join",
+        "position",
+        "scope",
+        "steps",
+    )
+
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        position: Position,
+        scope: object | None,
+        context: Context,
+        join: Join | None = None,
+        index: int = 0,
+    ) -> None:
+        self.coroutine = coroutine
+        # Its own from its beginning to its end: what it sets holds until then, and for nobody else.
+        self.context = context
+        self.position = position
+        self.scope = scope
+        # Whom to tell when it has ended, and as which one.
+        self.join = join
+        self.index = index
+        self.steps = 0
+        # What it waits for.
+        self.command: FlowCommand | Join | None = None
+
+    def next_position(self) -> Position:
+        """The position of its next step."""
+        position = (*self.position, self.steps)
+        self.steps += 1
+        return position
+
+
+class Join:
+    """Where branches that were started together meet again."""
+
+    __slots__ = ("branches", "fork", "parent", "results", "unfinished")
+
+    def __init__(self, parent: Branch, fork: ParallelBranches) -> None:
+        self.parent = parent
+        self.fork = fork
+        self.branches: list[Branch] = []
+        self.results: list[Any] = [None] * len(fork.coroutines)
+        self.unfinished = len(fork.coroutines)
+
+    def on_end(self, index: int, outcome: CommandResult) -> CommandResult | None:
+        """One of them has ended; what the parent gets, if it need not wait for more."""
+        fork = self.fork
+        self.unfinished -= 1
+        if outcome.error is not None and not fork.returns_errors:
+            return CommandResult(error=outcome.error)
+        self.results[index] = outcome.value if outcome.error is None else outcome.error
+        if fork.names is not None:
+            return CommandResult((fork.names[index], self.results[index]))
+        if self.unfinished:
+            return None
+        return CommandResult(self.results[0] if fork.scope is not None else self.results)
+
+
+class FlowCoroutine:
+    """The code of one flow, and where it is.
+
+    Args:
+        coroutine: the code.
+        answer: answers what is asked for.
+        withdraw: told that nobody waits for something any more.
+    """
+
+    __slots__ = (
+        "_cancel_command",
+        "_execute",
+        "_ready",
+        "current",
+        "identity",
+        "result",
+        "root",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        scope: object | None,
+        execute: CommandHandler,
+        cancel_command: Callable[[FlowCommand], None],
+    ) -> None:
+        self.root = Branch(coroutine, (), scope, copy_context())
+        # Not the code itself, which would keep itself alive by its context.
+        self.identity = object()
+        self.root.context.run(RUNNING.set, self.identity)
+        self.current = self.root
+        self.waiting: dict[Position, Branch] = {}
+        # What came of it all.
+        self.result: CommandResult | None = None
+        self._execute = execute
+        self._cancel_command = cancel_command
+        self._ready: deque[tuple[Branch, CommandResult]] = deque()
+
+    def start(self) -> None:
+        """Run until everything waits, or all is over."""
+        self._ready.append((self.root, CommandResult()))
+        self._run()
+
+    def resume(self, position: Position, outcome: CommandResult) -> None:
+        """Give a branch what it waits for, and run until everything waits again."""
+        branch = self.waiting.pop(position)
+        self._ready.append((branch, outcome))
+        self._run()
+
+    def _run(self) -> None:
+        ready = self._ready
+        while ready:
+            branch, outcome = ready.popleft()
+            # Another branch may have ended it meanwhile.
+            if branch.steps >= 0:
+                self._advance(branch, outcome)
+
+    def _advance(self, branch: Branch, outcome: CommandResult | None) -> None:
+        """Run one branch until it waits."""
+        coroutine, run = branch.coroutine, branch.context.run
+        self.current = branch
+        branch.command = None
+        while outcome is not None:
+            try:
+                if outcome.error is None:
+                    asked = run(coroutine.send, outcome.value)
+                else:
+                    asked = run(coroutine.throw, outcome.error)
+            except StopIteration as stop:
+                self._on_end(branch, CommandResult(stop.value))
+                return
+            except BaseException as error:
+                self._on_end(branch, CommandResult(error=error))
+                return
+            outcome = self._on_command(branch, asked)
+
+    def _on_command(self, branch: Branch, asked: object) -> CommandResult | None:
+        if isinstance(asked, FlowCommand):
+            if not asked.position:
+                asked.position = branch.next_position()
+            try:
+                outcome = self._execute(asked)
+            except Exception as error:
+                return CommandResult(error=error)
+            if outcome is None:
+                branch.command = asked
+                self.waiting[asked.position] = branch
+            return outcome
+        if isinstance(asked, ParallelBranches):
+            return self._fork(branch, asked)
+        return CommandResult(error=UnrecordedAwaitError(_describe_awaited(asked)))
+
+    def _fork(self, branch: Branch, fork: ParallelBranches) -> CommandResult | None:
+        position = branch.next_position()
+        if not fork.coroutines:
+            if fork.names is not None:
+                return CommandResult(error=UsageError("select() needs something to wait for"))
+            return CommandResult([])
+        join = Join(branch, fork)
+        branch.command = join
+        scope = branch.scope if fork.scope is None else fork.scope
+        for index, coroutine in enumerate(fork.coroutines):
+            # A subflow is the only branch, so its position needs no number.
+            place = position if fork.scope is not None else (*position, index)
+            child = Branch(coroutine, place, scope, branch.context.copy(), join, index)
+            join.branches.append(child)
+            self._ready.append((child, CommandResult()))
+        return None
+
+    def _on_end(self, branch: Branch, outcome: CommandResult) -> None:
+        branch.steps = -1
+        join = branch.join
+        if join is None:
+            self.result = outcome
+            return
+        control = outcome.error is not None and not isinstance(outcome.error, Exception)
+        result = outcome if control else join.on_end(branch.index, outcome)
+        if result is not None:
+            for other in join.branches:
+                self._cancel_branch(other)
+            self._ready.append((join.parent, result))
+
+    def _cancel_branch(self, branch: Branch) -> None:
+        """End a branch that nobody waits for."""
+        for each in _innermost_first(branch):
+            each.steps = -1
+            if isinstance(each.command, FlowCommand):
+                del self.waiting[each.command.position]
+                self._cancel_command(each.command)
+            each.context.run(close_quietly, each.coroutine)
+
+    def close(self) -> None:
+        """Put the code away; it may go on later, from the beginning."""
+        self._ready.clear()
+        self.waiting.clear()
+        for branch in _innermost_first(self.root):
+            branch.steps = -1
+            branch.context.run(close_quietly, branch.coroutine)
+
+
+def _innermost_first(branch: Branch) -> list[Branch]:
+    """A branch and all that it waits for, as far as they have not ended."""
+    found: list[Branch] = []
+    left = [branch]
+    while left:
+        each = left.pop()
+        if each.steps >= 0:
+            found.append(each)
+            if isinstance(each.command, Join):
+                left += each.command.branches
+    return found[::-1]
+
+
+def close_quietly(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """End a coroutine; what it does on its way out does not matter."""
+    for _ in range(_CLOSE_ATTEMPTS):
+        try:
+            coroutine.close()
+        except BaseException as error:
+            # It wanted to wait for something, or raised: nobody is there to care.
+            del error
+        else:
+            return
+
+
+def _describe_awaited(asked: object) -> str:
+    waited = type(asked).__name__ if asked is not None else "the event loop"
+    return (
+        f"the flow waited for {waited}, which is not recorded: use ctx.sleep, ctx.gather and "
+        "ctx.select instead of those of asyncio, and do everything else inside ctx.step"
+    )
+
+
+_LABELS_MAX = 5
+
+
+def pending_commands(code: FlowCoroutine) -> Iterator[FlowCommand]:
+    """Everything the code waits for, in the order it was asked for."""
+    for branch in code.waiting.values():
+        if isinstance(branch.command, FlowCommand):
+            yield branch.command
+
+
+def pending_command_at(code: FlowCoroutine | None, position: Position) -> FlowCommand | None:
+    """What the code waits for at a place."""
+    branch = None if code is None else code.waiting.get(position)
+    return (
+        branch.command if branch is not None and isinstance(branch.command, FlowCommand) else None
+    )
+
+
+def has_local_work(code: FlowCoroutine) -> bool:
+    """Whether it waits for something that only this process does."""
+    return any(command.is_local_work for command in pending_commands(code))
+
+
+def awaits_signal(code: FlowCoroutine | None, name: str, payload: bytes) -> bool:
+    """Whether it waits for a signal of that name; raises WrongSignalError if for another value."""
+    pending = [] if code is None else pending_commands(code)
+    wanted = [
+        command
+        for command in pending
+        if isinstance(command, commands.WaitForSignal) and command.name == name
+    ]
+    problems = [type_mismatch(payload, command.type) for command in wanted]
+    if wanted and None not in problems:
+        raise WrongSignalError(f"signal {name!r} cannot have this value: {problems[0]}")
+    return bool(wanted)
+
+
+def next_deadline_ms(code: FlowCoroutine) -> int | None:
+    """When it must be looked at, if nothing happens before."""
+    earliest_ms: int | None = None
+    for command in pending_commands(code):
+        due_ms = (
+            command.until_ms if isinstance(command, commands.SleepUntil) else command.deadline_ms
+        )
+        if due_ms is not None and (earliest_ms is None or due_ms < earliest_ms):
+            earliest_ms = due_ms
+    return earliest_ms
+
+
+def describe_pending(code: FlowCoroutine) -> str:
+    """Where the code is, for people."""
+    if code.result is not None:
+        error = code.result.error
+        return "the code has ended" + (f": {error!r}" if error is not None else "")
+    labels = [command.label for command in pending_commands(code)]
+    return f"the code waits for {', '.join(labels[:_LABELS_MAX]) or 'nothing'}"

@@ -1,0 +1,299 @@
+"""What becomes of a flow as a whole: it ends, is tried again, waits for an operator. Pure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from postroad.flows.errors import FlowError, FlowTimeoutError, HistoryFullError, NondeterminismError
+from postroad.flows.machine import commands, values
+from postroad.flows.machine.commands import CommandResult, ContinueAsNew
+from postroad.flows.machine.coroutine import (
+    FlowCoroutine,
+    has_local_work,
+    next_deadline_ms,
+    pending_commands,
+)
+from postroad.flows.machine.events import FlowTransition
+from postroad.flows.machine.failure_policy import (
+    TRIGGER_OF_ACTION,
+    build_flow_failure,
+    classify_failure,
+    format_traceback,
+)
+from postroad.flows.machine.history import CommandKind, HistoryEntry, Position
+from postroad.flows.machine.replay import ReplayMismatch
+from postroad.flows.machine.state import FlowFailure, FlowState
+from postroad.flows.machine.status import FlowEffect, FlowStatus, FlowTrigger, apply_trigger
+from postroad.flows.sessions.flow_sessions import FlowSessions
+
+
+class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a flow may do."""
+
+    max_attempts: int = 10
+    """How often it is tried again without any progress."""
+    retry_delay_ms: Callable[[int], int] = lambda attempts: 1000 * attempts
+    """How long to wait after so many attempts."""
+    max_steps: int = 100_000
+    """Steps that it may have; then it is parked."""
+    max_bytes: int = 1 << 28
+    """Size of what these were given, all together."""
+
+
+DEFAULT_LIMITS = FlowLimits()
+# What may have failed for a reason that is over when the flow is tried again.
+_RETRIED_KINDS = (CommandKind.STEP,)
+
+
+class FlowLifecycle(ABC):
+    """The status of a flow, and what follows when it changes.
+
+    Args:
+        state: what is known of the flow.
+        sessions: its sessions.
+        entries: its history.
+
+    Attributes:
+        limits: how much it may do.
+    """
+
+    __slots__ = (
+        "_bytes", "_deferred", "_new_commands",
+        "_progress",
+        "_transition",
+        "_wall_ms",
+        "code",
+        "due_ms",
+        "is_unloaded",
+        "limits",
+        "now_ms",
+        "sessions",
+        "state",
+        "steps",
+    )  # fmt: skip
+
+    def __init__(
+        self, state: FlowState, sessions: FlowSessions, entries: Sequence[HistoryEntry]
+    ) -> None:
+        self.state = state
+        self.sessions = sessions
+        self.code: FlowCoroutine | None = None
+        # Whether its code has run and was put away.
+        self.is_unloaded = False
+        self.steps = len(entries)
+        self._bytes = sum([len(entry.value) for entry in entries if entry.value]) if entries else 0
+        # Time as the code sees it: that of the last thing it waited for.
+        self.now_ms = state.run_started_ms or state.started_ms
+        # When something is due, in this process or another.
+        self.due_ms = state.wake_ms or None
+        # What the code has just begun to wait for.
+        self._new_commands: list[Position] = []
+        self._wall_ms = self.now_ms
+        self._progress = state.progress
+        # Steps that were only reads, and wait for the next commit.
+        self._deferred: list[HistoryEntry] = []
+        self._transition = FlowTransition(self.steps)
+        self.limits = DEFAULT_LIMITS
+
+    @abstractmethod
+    def _run_code(self) -> None:
+        """Make the code, and bring it to where its record ends."""
+
+    def park(self, error: Exception, now_ms: int) -> FlowTransition:
+        """Have an operator look at it, for a reason that is not in its code."""
+        transition = self._transition = self._new_transition()
+        self._wall_ms = now_ms
+        self._park(error)
+        self._update_state()
+        self._deferred = []
+        return transition
+
+    @property
+    def has_deferred(self) -> bool:
+        """Whether the code was given what is in no commit yet."""
+        return bool(self._deferred)
+
+    def record_deferred(self) -> FlowTransition:
+        """Have what was only read recorded now."""
+        transition = self._new_transition()
+        self._deferred = []
+        return transition
+
+    def _new_transition(self) -> FlowTransition:
+        transition = FlowTransition(self.steps - len(self._deferred))
+        transition.entries += self._deferred
+        return transition
+
+    def _on_timer_fired(self) -> None:
+        deadline_ms = self.state.deadline_ms
+        if self.state.status is FlowStatus.RETRYING:
+            if self.due_ms is None or self.due_ms <= self._wall_ms:
+                self._apply_trigger(FlowTrigger.RETRY)
+        elif self.code is not None and deadline_ms is not None and deadline_ms <= self._wall_ms:
+            error = FlowTimeoutError(f"flow {self.state.name} took too long")
+            self._apply_trigger(FlowTrigger.FAIL, self._build_failure(error, str(error)))
+
+    def _on_trial_passed(self) -> None:
+        """The process did not die of it."""
+        if self.state.is_suspect and self.state.status is FlowStatus.RUNNING:
+            self.state.is_suspect = False
+            self._transition.is_state_changed = True
+
+    def _on_history_full(self) -> None:
+        """Park it: it has done as much as can be written down of one flow."""
+        limits = self.limits
+        text = (
+            f"flow {self.state.name} has done {self.steps} steps, which were given {self._bytes} "
+            f"bytes, and may do {limits.max_steps} with {limits.max_bytes}: let its code begin "
+            "anew with ctx.continue_as_new(...) from time to time, or allow more with "
+            "history_steps_max and history_bytes_max; then try it again"
+        )
+        self._park(HistoryFullError(text))
+
+    # Ends.
+
+    def _on_result(self, end: CommandResult) -> None:
+        error = end.error
+        if error is None:
+            try:
+                self.state.result = values.encode_value(
+                    end.value, f"the result of {self.state.name}"
+                )
+            except Exception as unrecordable:
+                self._park(unrecordable)
+            else:
+                self._apply_trigger(FlowTrigger.FINISH)
+        elif isinstance(error, ContinueAsNew):
+            self._continue_as_new(error)
+        elif isinstance(error, ReplayMismatch):
+            self._park(error.error)
+        else:
+            self._on_error(error)
+
+    def _on_error(self, error: BaseException) -> None:
+        state = self.state
+        if not isinstance(error, FlowError):
+            self._drop_failed_steps()
+        if self._transition.entries:
+            state.attempts = 0
+        trigger = TRIGGER_OF_ACTION[
+            classify_failure(error, state.attempts, self.limits.max_attempts)
+        ]
+        state.attempts = state.attempts + 1 if trigger is FlowTrigger.RETRYABLE_ERROR else 0
+        self._apply_trigger(trigger, self._build_failure(error, format_traceback(error)))
+
+    def _drop_failed_steps(self) -> None:
+        """A step that failed is run again with its flow, unless the flow could live with that."""
+        entries = self._transition.entries
+        while entries and entries[-1].kind in _RETRIED_KINDS and entries[-1].error is not None:
+            self._transition.failed_step = entries.pop().label
+            self.steps -= 1
+
+    def _park(self, error: Exception) -> None:
+        self._drop_failed_steps()
+        is_known = isinstance(error, NondeterminismError | HistoryFullError)
+        detail = str(error) if is_known else format_traceback(error)
+        self._apply_trigger(FlowTrigger.PARK, self._build_failure(error, detail))
+
+    def _continue_as_new(self, wish: ContinueAsNew) -> None:
+        state = self.state
+        self._apply_trigger(FlowTrigger.CONTINUE)
+        state.start_next_run(wish.arguments, self.now_ms)
+        state.sessions_opened = self.sessions.opened
+
+    def _build_failure(self, error: BaseException, detail: str) -> FlowFailure:
+        return build_flow_failure(error, detail, self.state, self.steps, self._wall_ms)
+
+    def _apply_trigger(self, trigger: FlowTrigger, failure: FlowFailure | None = None) -> None:
+        state = self.state
+        transition = apply_trigger(state.status, trigger)
+        was, state.status = state.status, transition.status
+        self._transition.is_state_changed = True
+        self._transition.is_parked = transition.status is FlowStatus.PARKED
+        state.failure = failure or state.failure
+        if trigger in (FlowTrigger.FINISH, FlowTrigger.CONTINUE):
+            state.failure = None
+            state.reset_attempts()
+        elif was in (FlowStatus.PARKED, FlowStatus.PAUSED):
+            state.clear_suspicion()
+        for effect in transition.effects:
+            self._apply_effect(effect, was)
+
+    def _apply_effect(self, effect: FlowEffect, was: FlowStatus) -> None:
+        transition, state = self._transition, self.state
+        if effect is FlowEffect.RUN_CODE:
+            self.sessions.send_confirm(transition)
+            if state.is_suspect:
+                # That it runs is durable before it does: it may be what ends the process.
+                state.trials += 1
+                self.is_unloaded = True
+            elif was is not FlowStatus.RUNNING:
+                # One that begins anew does so by being loaded, so that nothing of before is left.
+                self._run_code()
+        elif effect is FlowEffect.CLOSE_CODE:
+            self.close_code()
+        elif effect is FlowEffect.END_SESSIONS:
+            self.sessions.close_all(transition)
+        elif effect is FlowEffect.FAIL_SESSIONS:
+            assert state.failure is not None
+            self.sessions.fail_all(state.failure, was, transition)
+        elif effect is FlowEffect.CLEAR_HISTORY:
+            transition.clears_history = True
+            transition.entries.clear()
+            transition.buffered.clear()
+            self.steps = self._bytes = transition.first = 0
+        elif effect is FlowEffect.RESOLVE_RESULT:
+            state.ended_ms = self._wall_ms
+            transition.is_ended = True
+            self.close_code()
+        else:
+            assert effect is FlowEffect.SCHEDULE_RETRY
+            state.wake_ms = self._wall_ms + self.limits.retry_delay_ms(state.attempts)
+
+    def close_code(self) -> None:
+        """Put the code away; to go on, the flow must be read again."""
+        self.is_unloaded = True
+        code, self.code = self.code, None
+        self._new_commands.clear()
+        self._transition.steps_to_run.clear()
+        if code is not None:
+            steps = [
+                command.position
+                for command in pending_commands(code)
+                if isinstance(command, commands.RunStep)
+            ]
+            self._transition.steps_to_cancel += steps
+            code.close()
+
+    # Where it is now.
+
+    def _update_state(self) -> None:
+        """Bring the head to where the flow is now."""
+        state, transition = self.state, self._transition
+        self.due_ms, wake_ms = self._next_deadlines_ms()
+        if wake_ms != state.wake_ms or state.progress != self._progress:
+            state.wake_ms, self._progress = wake_ms, state.progress
+            transition.is_state_changed = True
+        is_troubled = state.attempts or state.crash_recoveries or state.failure is not None
+        if transition.entries and state.status is FlowStatus.RUNNING and is_troubled:
+            state.reset_attempts()
+            state.failure = None
+            transition.is_state_changed = True
+        self.sessions.flush(transition)
+
+    def _next_deadlines_ms(self) -> tuple[int | None, int | None]:
+        """When it must be looked at if nothing happens before: in this process, and in another."""
+        state, code = self.state, self.code
+        if state.status is FlowStatus.RETRYING:
+            return state.wake_ms, state.wake_ms
+        if state.status is not FlowStatus.RUNNING:
+            return None, None
+        if code is None or self._transition.is_cut:
+            return None, 0
+        due_ms = next_deadline_ms(code)
+        if state.deadline_ms is not None:
+            due_ms = state.deadline_ms if due_ms is None else min(due_ms, state.deadline_ms)
+        return due_ms, 0 if has_local_work(code) else due_ms

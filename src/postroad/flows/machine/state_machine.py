@@ -1,0 +1,356 @@
+"""The machine of a flow: State x Event -> Transition x State'.
+
+It runs the code of the flow, and says what must be written down and sent for that. It does neither
+by itself: no I/O, no clock, no chance. Whoever drives it commits a transition as a whole, and drops
+the machine if that fails; it is made again from what is in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from postroad.core.errors import UsageError
+from postroad.core.limits import FLOW_RECORDS_MAX
+from postroad.flows.errors import FlowError, FlowKilledError, FlowTimeoutError
+from postroad.flows.machine import commands, values
+from postroad.flows.machine.commands import EMPTY_RESULT, CommandResult, FlowCommand
+from postroad.flows.machine.coroutine import (
+    FlowCoroutine,
+    awaits_signal,
+    pending_command_at,
+    pending_commands,
+)
+from postroad.flows.machine.events import (
+    BufferedSignal,
+    FlowAdmitted,
+    FlowEvent,
+    FlowKillRequested,
+    FlowLoaded,
+    FlowPauseRequested,
+    FlowReleased,
+    FlowResumeRequested,
+    FlowRetryRequested,
+    FlowTransition,
+    FlowTrialPassed,
+    SessionMessagesReceived,
+    SignalReceived,
+    StepCompleted,
+    StepFailed,
+    TimerFired,
+)
+from postroad.flows.machine.history import HistoryEntry, Position
+from postroad.flows.machine.lifecycle import FlowLifecycle
+from postroad.flows.machine.replay import ReplayCursor, ReplayMismatch, recorded_result, replay
+from postroad.flows.machine.state import FlowState
+from postroad.flows.machine.status import FlowStatus, FlowTrigger
+from postroad.flows.sessions.flow_sessions import FlowSessions, SessionClosedResult
+from postroad.flows.sessions.session import BufferedMessage, SessionEndpoint
+
+_TRIGGERS: dict[type, FlowTrigger] = {
+    FlowReleased: FlowTrigger.START,
+    FlowRetryRequested: FlowTrigger.RETRY,
+    FlowPauseRequested: FlowTrigger.PAUSE,
+    FlowResumeRequested: FlowTrigger.RESUME,
+}
+
+
+class FlowStateMachine(FlowLifecycle):
+    """One flow.
+
+    Args:
+        state: what is known of it.
+        create_coroutine: makes its code, which has not begun; raises if nothing fits the state.
+        entries: its history.
+        buffered: messages that it has not received, with the numbers of their sessions.
+        signals: signals that it has not received.
+        buffer_max: messages of a session that may wait for it.
+        payload_max: size of the largest thing it may send.
+        app: the application its code belongs to.
+    """
+
+    __slots__ = ("_create_coroutine", "_cursor", "_is_all_read", "payload_max")
+
+    def __init__(
+        self,
+        state: FlowState,
+        create_coroutine: Callable[[FlowStateMachine], FlowCoroutine],
+        *,
+        entries: Sequence[HistoryEntry] = (),
+        buffered: Iterable[tuple[int, BufferedMessage]] = (),
+        signals: Iterable[BufferedSignal] = (),
+        buffer_max: int = 10_000,
+        payload_max: int = 1 << 20,
+        app: str = "",
+    ) -> None:
+        super().__init__(state, FlowSessions(state, buffer_max, app), entries)
+        self.sessions.restore(entries, buffered, signals)
+        self.payload_max = payload_max
+        self._create_coroutine = create_coroutine
+        self._cursor = ReplayCursor(entries)
+        # Whether all that is recorded now are reads.
+        self._is_all_read = True
+
+    def open(self, peer: str) -> SessionEndpoint:
+        """A new session; nobody is told before something is said in it."""
+        endpoint = self.sessions.open(peer, None if self.code is None else self.code.current.scope)
+        if endpoint.peer != peer:
+            what = f"the code opens session {endpoint.number} with {peer!r}"
+            raise self._cursor.mismatch(what, [f"it was with {endpoint.peer!r}"])
+        return endpoint
+
+    # Events.
+
+    def handle(self, event: FlowEvent, now_ms: int) -> FlowTransition:
+        """Take up an event; everything that follows from it, to be committed as a whole.
+
+        Raises:
+            UsageError: that cannot happen to the flow now. Nothing has changed.
+        """
+        transition = self._transition = self._new_transition()
+        self._is_all_read = True
+        self._wall_ms = now_ms
+        if isinstance(event, SessionMessagesReceived):
+            self.sessions.on_message(event, transition)
+        elif isinstance(event, StepCompleted):
+            self._on_step_completed(event)
+        elif isinstance(event, StepFailed):
+            if (command := self._pending(event.position)) is not None:
+                self._complete_error(command, event.error)
+        elif isinstance(event, SignalReceived):
+            is_wanted = awaits_signal(self.code, event.name, event.payload)
+            self.sessions.on_signal(event, transition, is_wanted=is_wanted)
+        elif isinstance(event, FlowAdmitted):
+            self._on_admitted(event)
+        elif isinstance(event, FlowLoaded):
+            if self.state.status is FlowStatus.RUNNING:
+                self._run_code()
+        elif isinstance(event, TimerFired):
+            self._on_timer_fired()
+        elif isinstance(event, FlowTrialPassed):
+            self._on_trial_passed()
+        elif isinstance(event, FlowKillRequested):
+            error = FlowKilledError(event.reason)
+            self._apply_trigger(
+                FlowTrigger.KILL, self._build_failure(error, "an operator ended it")
+            )
+        else:
+            self._apply_trigger(_TRIGGERS[type(event)])
+        if self.code is not None:
+            self._advance(self.code)
+        self._update_state()
+        self._deferred = []
+        if self._can_defer(transition):
+            self._deferred, transition.entries = transition.entries, []
+        return transition
+
+    def _can_defer(self, transition: FlowTransition) -> bool:
+        """Whether what was only read can be recorded later: as long as the code goes on reading."""
+        if not (self._is_all_read and transition.entries and transition.has_only_entries):
+            return False
+        if transition.is_cut or self.code is None:
+            return False
+        pending = pending_commands(self.code)
+        return any(isinstance(command, commands.RunStep) and command.is_read for command in pending)
+
+    def _on_admitted(self, event: FlowAdmitted) -> None:
+        self._transition.is_new = self._transition.is_state_changed = True
+        if event.messages:
+            self.sessions.on_message(
+                SessionMessagesReceived(0, event.messages, event.ack_token), self._transition
+            )
+        if self.state.status is FlowStatus.RUNNING:
+            self.sessions.send_confirm(self._transition)
+            self._run_code()
+
+    def _on_step_completed(self, event: StepCompleted) -> None:
+        command = self._pending(event.position)
+        if command is None:
+            return
+        assert isinstance(command, commands.RunStep)
+        try:
+            encoded = values.encode_value(event.value, f"what step {command.name!r} returned")
+            result = CommandResult(values.roundtrip(event.value, encoded, command.type))
+        except Exception as error:
+            self._complete_error(command, error)
+        else:
+            self._transition.is_step_recorded = True
+            self._complete(command, encoded, result)
+
+    def count_steps(self) -> int:
+        """How many steps the code has come by, as it runs now or is run again."""
+        return self.steps if self._cursor.is_exhausted else self._cursor.consumed
+
+    def awaits(self, command: FlowCommand) -> bool:
+        """Whether the code still waits for something."""
+        return self._pending(command.position) is command
+
+    def _pending(self, position: Position) -> FlowCommand | None:
+        return pending_command_at(self.code, position)
+
+    # The code.
+
+    def _run_code(self) -> None:
+        """Make the code, and bring it to where its record ends."""
+        try:
+            self.code = self._create_coroutine(self)
+            replay(self.code, self._cursor, self._move_time)
+        except ReplayMismatch as diverged:
+            self._park(diverged.error)
+        except Exception as error:
+            # Nobody knows this flow any more, or its arguments are none.
+            self._park(error)
+
+    def _move_time(self, now_ms: int) -> None:
+        self.now_ms = max(self.now_ms, now_ms)
+
+    def execute(self, command: FlowCommand) -> CommandResult | None:
+        """Answer what the code asks for; None if it must wait."""
+        if isinstance(command, commands.SessionCommand):
+            self.sessions.check_owned(command)
+        if not command.is_immediate:
+            self._new_commands.append(command.position)
+            return None
+        if not self._cursor.is_exhausted:
+            if isinstance(command, commands.RecordPatch) and not self._cursor.is_next(command):
+                # It went here before there was that patch. As if it had not been asked.
+                assert self.code is not None
+                self.code.current.steps -= 1
+                return CommandResult(False)
+            if self._cursor.is_deferred(command):
+                return None
+            entry = self._cursor.consume(command)
+            self._move_time(entry.at_ms)
+            return recorded_result(command, entry)
+        is_full = len(self._transition.entries) >= FLOW_RECORDS_MAX
+        can_wait = not isinstance(command, commands.RecordPatch)
+        return None if is_full and can_wait else self._execute(command)
+
+    def _execute(self, command: FlowCommand) -> CommandResult:
+        """Do what the code need not wait for."""
+        try:
+            if isinstance(command, commands.SessionCommand):
+                command.check_size(self.payload_max)
+                self.sessions.execute(command, self._transition)
+        except (FlowError, UsageError) as error:
+            self._record(command, failure=values.record_error(error))
+            return CommandResult(error=error)
+        self._record(command)
+        return CommandResult(True) if isinstance(command, commands.RecordPatch) else EMPTY_RESULT
+
+    def cancel_command(self, command: FlowCommand) -> None:
+        """The code does not wait for something any more."""
+        if isinstance(command, commands.RunStep):
+            self._transition.steps_to_cancel.append(command.position)
+            self._transition.steps_to_run = [
+                command for command in self._transition.steps_to_run if command is not command
+            ]
+
+    def _advance(self, code: FlowCoroutine) -> None:
+        """Give the code what is there for it, one thing at a time, until it waits for the world.
+
+        Code that never does is cut short: it goes on when what it did so far is durable.
+        """
+        while code.result is None:
+            if self._new_commands:
+                self._start_new_commands(code)
+            limits = self.limits
+            if self.steps > limits.max_steps or self._bytes > limits.max_bytes:
+                self._on_history_full()
+                return
+            if len(self._transition.entries) >= FLOW_RECORDS_MAX:
+                # Others must have their turn.
+                self._transition.is_cut = True
+                return
+            if not self._complete_one(code):
+                return
+        self._on_result(code.result)
+
+    def _start_new_commands(self, code: FlowCoroutine) -> None:
+        """Have the functions run that the code has just begun to wait for."""
+        fresh, self._new_commands = self._new_commands, []
+        for position in fresh:
+            command = pending_command_at(code, position)
+            if isinstance(command, commands.RunStep):
+                self._transition.steps_to_run.append(command)
+
+    def _complete_one(self, code: FlowCoroutine) -> bool:
+        """Answer one thing the code waits for; False if nothing can be."""
+        return any(self._try_complete(command) for command in pending_commands(code))
+
+    def _try_complete(self, command: FlowCommand) -> bool:
+        """Answer something the code waits for, if that is possible now."""
+        if command.is_immediate:
+            # The code had been cut short before it.
+            assert self.code is not None
+            self.code.resume(command.position, self._execute(command))
+            return True
+        found = self.sessions.try_complete(command, self._transition)
+        if isinstance(found, SessionClosedResult):
+            self._complete_error(command, found.error, found.encode())
+        elif found is not None:
+            self._complete_encoded(command, found)
+        elif isinstance(command, commands.SleepUntil) and command.until_ms <= self._wall_ms:
+            self._complete(command, None, EMPTY_RESULT)
+        elif command.deadline_ms is not None and command.deadline_ms <= self._wall_ms:
+            self._complete_error(command, FlowTimeoutError(f"{command.label} took too long"))
+        else:
+            return False
+        return True
+
+    # What came of something.
+
+    def _complete_encoded(self, command: FlowCommand, encoded: bytes) -> None:
+        """Give the code what came from elsewhere, if it is of the kind it wants."""
+        try:
+            outcome = CommandResult(command.decode_result(encoded))
+        except Exception as problem:
+            text = f"{command.label} got something else than it wants: {problem}"
+            self._complete_error(command, FlowError(text))
+        else:
+            self._complete(command, encoded, outcome)
+
+    def _complete_error(
+        self, command: FlowCommand, error: BaseException, value: bytes | None = None
+    ) -> None:
+        """Give the code an error, made of what is written down of it."""
+        failure = values.record_error(error)
+        made = values.restore_error(failure)
+        made.__cause__ = error
+        self._complete(command, value, CommandResult(error=made), failure)
+
+    def _complete(
+        self,
+        command: FlowCommand,
+        value: bytes | None,
+        outcome: CommandResult,
+        failure: values.RecordedError | None = None,
+    ) -> None:
+        """Write down what came of something the code waited for, and go on with it."""
+        assert self.code is not None
+        self._move_time(self._wall_ms)
+        self._record(command, value, failure)
+        self.code.resume(command.position, outcome)
+
+    def _record(
+        self,
+        command: FlowCommand,
+        value: bytes | None = None,
+        failure: values.RecordedError | None = None,
+    ) -> None:
+        numbers, sessions = command.sessions, self.sessions.by_number
+        entry = HistoryEntry(
+            position=command.position,
+            kind=command.kind,
+            name=command.name,
+            digest=command.digest,
+            at_ms=self.now_ms,
+            value=value,
+            error=failure,
+            sessions=numbers,
+            peers=tuple([sessions[it].peer for it in numbers]) if numbers else (),
+        )
+        self._transition.entries.append(entry)
+        self._is_all_read &= isinstance(command, commands.RunStep) and command.is_read
+        self.steps += 1
+        if value is not None:
+            self._bytes += len(value)

@@ -1,0 +1,3 @@
+"""Schedules: cron expressions, missed times, starts."""
+
+__all__: list[str] = []

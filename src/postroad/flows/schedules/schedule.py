@@ -1,0 +1,248 @@
+"""Schedules: how they are kept, when their flow is due, and what becomes of missed times. Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from itertools import pairwise
+
+import msgspec
+
+from postroad.durable.store.database import Database, Row
+from postroad.flows.errors import NondeterminismError
+from postroad.flows.schedules.cron import CronExpression
+
+logger = logging.getLogger("postroad.flows")
+
+CATCH_UP_MAX = 1_000
+"""As many missed times are made up for at most: the last ones."""
+LATE_MS = 60_000
+"""A time that is not longer ago than this was not missed; restarting a node takes a while."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MINUTE_MS = 60_000
+_COLUMNS = "name, flow, cron, zone, arguments, catch_up, is_paused, next_ms, last_ms"
+
+
+class CatchUpPolicy(StrEnum):
+    """What becomes of times at which a flow could not be begun."""
+
+    LAST = "last"
+    """It is begun once, for the last of them."""
+    ALL = "all"
+    """It is begun for each of them, a thousand at most."""
+    NONE = "none"
+    """They are left out."""
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow that is begun again and again, as it is in the store."""
+
+    name: str
+    flow: str
+    cron: str
+    zone: str
+    arguments: bytes
+    catch_up: CatchUpPolicy
+    is_paused: bool = False
+    next_ms: int
+    """The first time for which nothing was decided; it only ever moves forward."""
+    last_ms: int | None = None
+    """The last time for which the flow was begun."""
+
+
+class ScheduleAdvance(msgspec.Struct, frozen=True):
+    """What one commit does about a schedule."""
+
+    due_ms: int | None
+    """The time its flow is begun for; None if it is not."""
+    next_ms: int
+
+
+class SchedulePlan(msgspec.Struct, frozen=True):
+    """What is to be done about a schedule now, in order."""
+
+    advances: list[ScheduleAdvance]
+    skipped_ms: int | None = None
+    """The first time that is left out; None if none is."""
+
+
+def plan_schedule(schedule: Schedule, cron: CronExpression, now_ms: int) -> SchedulePlan:
+    """Decide which times a flow is begun for, and when the schedule is looked at next."""
+    if schedule.is_paused or schedule.next_ms > now_ms:
+        return SchedulePlan([])
+    limit = CATCH_UP_MAX if schedule.catch_up is CatchUpPolicy.ALL else 1
+    times = last_times(cron, schedule.next_ms, now_ms, limit)
+    if schedule.catch_up is CatchUpPolicy.NONE:
+        times = [it for it in times if it >= now_ms - LATE_MS]
+    next_ms = cron.next_after(now_ms)
+    first_ms = cron.next_after(schedule.next_ms - 1)
+    is_skipping = first_ms <= now_ms and (not times or first_ms < times[0])
+    moves = [ScheduleAdvance(due_ms, after_ms) for due_ms, after_ms in pairwise([*times, next_ms])]
+    return SchedulePlan(
+        moves or [ScheduleAdvance(None, next_ms)], first_ms if is_skipping else None
+    )
+
+
+def last_times(cron: CronExpression, first_ms: int, now_ms: int, limit: int) -> list[int]:
+    """The last times from one moment to another, both included, in order.
+
+    It looks back from the end, ever farther: a year has half a million minutes.
+    """
+    found: list[int] = []
+    span_ms = _MINUTE_MS
+    last_ms = _last_time(cron, first_ms, now_ms)
+    while last_ms is not None and len(found) < limit:
+        start_ms = max(last_ms - span_ms, first_ms - 1)
+        found = [*_times_between(cron, start_ms, last_ms), *found]
+        last_ms = _last_time(cron, first_ms, start_ms)
+        span_ms *= 2
+    return found[-limit:]
+
+
+def _last_time(cron: CronExpression, first_ms: int, end_ms: int) -> int | None:
+    """The last time from one moment to another, both included."""
+    span_ms = _MINUTE_MS
+    while end_ms >= first_ms and cron.next_after(end_ms - span_ms) > end_ms:
+        end_ms -= span_ms
+        span_ms *= 2
+    # Between these two there is one, if not before the first.
+    while span_ms > _MINUTE_MS:
+        span_ms //= 2
+        if cron.next_after(end_ms - span_ms) > end_ms:
+            end_ms -= span_ms
+    times = [it for it in _times_between(cron, end_ms - span_ms, end_ms) if it >= first_ms]
+    return times[-1] if times else None
+
+
+def _times_between(cron: CronExpression, start_ms: int, end_ms: int) -> Iterator[int]:
+    """Times after the one moment, up to the other."""
+    while (start_ms := cron.next_after(start_ms)) <= end_ms:
+        yield start_ms
+
+
+def resume_schedule(schedule: Schedule, cron: CronExpression, now_ms: int) -> Schedule:
+    """A schedule that goes on; nobody wanted what would have been due while it was paused."""
+    next_ms = schedule.next_ms if schedule.next_ms > now_ms else cron.next_after(now_ms)
+    return msgspec.structs.replace(schedule, is_paused=False, next_ms=next_ms)
+
+
+def merge_schedule(
+    known: Schedule | None, wanted: Schedule, cron: CronExpression, now_ms: int
+) -> Schedule:
+    """A schedule as somebody wants it now, with what is known of one of that name.
+
+    Programs say at each start what they want. What is due under the same expression stays due, and
+    what an operator paused stays paused.
+    """
+    if known is None:
+        return msgspec.structs.replace(wanted, next_ms=cron.next_after(now_ms))
+    if (known.cron, known.zone) == (wanted.cron, wanted.zone):
+        next_ms = known.next_ms
+    else:
+        # The clock may have been set back since it was last due.
+        next_ms = cron.next_after(now_ms if known.last_ms is None else max(now_ms, known.last_ms))
+    return msgspec.structs.replace(
+        wanted, is_paused=known.is_paused, next_ms=next_ms, last_ms=known.last_ms
+    )
+
+
+def schedule_client_id(name: str, due_ms: int) -> str:
+    """What the flow is begun as for one time of a schedule."""
+    return f"schedule:{name}:{format_time(due_ms)}"
+
+
+def format_time(ms: int) -> str:
+    """A time as people see it."""
+    return f"{_EPOCH + timedelta(milliseconds=ms):%Y-%m-%dT%H:%M:%SZ}"
+
+
+# In the store.
+
+
+def find_schedule(database: Database, name: str) -> Schedule | None:
+    rows = database.execute(
+        f"SELECT {_COLUMNS} FROM postroad_flow_schedules WHERE name = ?", (name,)
+    )
+    return _read(rows[0]) if rows else None
+
+
+def read_schedules(database: Database) -> list[Schedule]:
+    """All of them, by name."""
+    rows = database.execute(f"SELECT {_COLUMNS} FROM postroad_flow_schedules ORDER BY name")
+    return _read_all(rows)
+
+
+def read_due_schedules(database: Database, now_ms: int) -> list[Schedule]:
+    """Those whose time has come, the earliest first."""
+    rows = database.execute(
+        f"SELECT {_COLUMNS} FROM postroad_flow_schedules"
+        " WHERE next_ms <= ? AND is_paused = 0 ORDER BY next_ms, name",
+        (now_ms,),
+    )
+    return _read_all(rows)
+
+
+def next_schedule_ms(database: Database, now_ms: int) -> int | None:
+    """When the next one is due after some moment."""
+    rows = database.execute(
+        "SELECT MIN(next_ms) FROM postroad_flow_schedules WHERE next_ms > ? AND is_paused = 0",
+        (now_ms,),
+    )
+    next_ms: int | None = rows[0][0]
+    return next_ms
+
+
+def write_schedule(database: Database, schedule: Schedule) -> None:
+    """Keep a schedule, in place of another of its name."""
+    delete_schedule(database, schedule.name)
+    database.execute(
+        f"INSERT INTO postroad_flow_schedules ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            schedule.name,
+            schedule.flow,
+            schedule.cron,
+            schedule.zone,
+            schedule.arguments,
+            schedule.catch_up.value,
+            int(schedule.is_paused),
+            schedule.next_ms,
+            schedule.last_ms,
+        ),
+    )
+
+
+def delete_schedule(database: Database, name: str) -> None:
+    database.execute("DELETE FROM postroad_flow_schedules WHERE name = ?", (name,))
+
+
+def _read_all(rows: Iterable[Row]) -> list[Schedule]:
+    """Those of them that can be read; one of a newer version is none of this one's business."""
+    schedules = []
+    for row in rows:
+        try:
+            schedules.append(_read(row))
+        except NondeterminismError as error:
+            logger.warning("%s: it is left alone", error)
+    return schedules
+
+
+def _read(row: Row) -> Schedule:
+    name, flow, cron, zone, arguments, catch_up, is_paused, next_ms, last_ms = row
+    if catch_up not in {policy.value for policy in CatchUpPolicy}:
+        raise NondeterminismError(
+            f"schedule {name!r} was written by a newer version of Postroad: catch_up={catch_up!r}"
+        )
+    return Schedule(
+        name=name,
+        flow=flow,
+        cron=cron,
+        zone=zone,
+        arguments=bytes(arguments),
+        catch_up=CatchUpPolicy(catch_up),
+        is_paused=bool(is_paused),
+        next_ms=next_ms,
+        last_ms=last_ms,
+    )

@@ -1,0 +1,411 @@
+"""Begins flows at the times of their schedules, once for each time, whatever crashes when.
+
+That a flow begins and that its schedule moves on are one commit. What was committed and not taken
+up when the process ended is taken up by the next one, like every flow that was at work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from postroad.core import fault_points as faults
+from postroad.core.errors import ConfigError, PostroadError, StoreError, UsageError
+from postroad.durable.store.database import Database
+from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.turn import outside
+from postroad.flows.definition import FlowDefinition, FlowRegistry
+from postroad.flows.engine import tables
+from postroad.flows.engine.background import now_ms
+from postroad.flows.engine.engine import FlowEngine
+from postroad.flows.errors import ScheduleNotFoundError
+from postroad.flows.machine import values
+from postroad.flows.machine.events import FlowAdmitted
+from postroad.flows.machine.state import FlowState
+from postroad.flows.machine.status import FlowStatus
+from postroad.flows.schedules import schedule as rows
+from postroad.flows.schedules.cron import CronExpression
+from postroad.flows.schedules.schedule import (
+    CatchUpPolicy,
+    Schedule,
+    ScheduleAdvance,
+    format_time,
+    plan_schedule,
+    schedule_client_id,
+)
+from postroad.flows.tracing import start_flow_span, start_scheduled_flow_span, store_trace
+
+if TYPE_CHECKING:
+    from postroad.flows.service import FlowHandle
+
+logger = logging.getLogger("postroad.flows")
+
+DUE = faults.declare_fault_point("flows.schedule.due")
+STARTED = faults.declare_fault_point("flows.schedule.begun")
+
+# A wall clock may jump, and flows may become known; looking from time to time makes up for it.
+_RESCAN_INTERVAL_S = 30.0
+_STORE_RETRY_S = 1.0
+_NAME_CHARS_MAX = 200
+
+
+class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule, as people see it."""
+
+    name: str
+    flow: str
+    arguments: list[Any]
+    cron: str
+    zone: str
+    catch_up: CatchUpPolicy
+    is_paused: bool
+    next_at: float | None
+    """None while it is paused."""
+    last_at: float | None
+    """The last time its flow was begun for."""
+    last_client_id: str | None
+    """What that flow was begun as: attach to it with that."""
+    problem: str | None
+    """Why its flow cannot be begun."""
+
+
+class ScheduleOperations(ABC):
+    """Has flows begun again and again; every change is durable when it returns."""
+
+    registry: FlowRegistry
+    _scheduler: FlowScheduler | None
+
+    @property
+    @abstractmethod
+    def engine(self) -> FlowEngine:
+        """What runs them; only while running."""
+
+    @abstractmethod
+    def check_startable(self, definition: FlowDefinition[Any, Any]) -> None:
+        """Raise UsageError if a flow is not begun by anybody here."""
+
+    @abstractmethod
+    def new_state(
+        self, definition: FlowDefinition[Any, Any], arguments: bytes, client_id: str | None
+    ) -> FlowState:
+        """What is known of a flow that is about to begin."""
+
+    @abstractmethod
+    def _handle_of(self, state: FlowState) -> FlowHandle[Any]:
+        """What waits for the result of a flow."""
+
+    async def schedule(
+        self,
+        name: str,
+        cron: str,
+        definition: FlowDefinition[..., Any],
+        *args: Any,
+        zone: str = "UTC",
+        catch_up: CatchUpPolicy | str = CatchUpPolicy.LAST,
+    ) -> ScheduleView:
+        """Have a flow begun whenever a cron expression says so.
+
+        Say it at each start of the program: where a schedule of that name exists, it is changed to
+        this one. What it has missed stays missed unless the expression is another one, and if it
+        is paused it stays so.
+
+        Args:
+            name: what the schedule is called; each flow is begun as `schedule:<name>:<time>`.
+            cron: five fields like `30 2 * * mon-fri`, or a shortcut like `@daily`.
+            definition: the flow.
+            args: what it is given.
+            zone: whose clock counts, like `Europe/Berlin`.
+            catch_up: what becomes of times at which this node was down or draining: the flow is
+                begun once for the "last", for "all" of them (1,000 at most), or for "none".
+        """
+        if not 0 < len(name) <= _NAME_CHARS_MAX or not name.isprintable():
+            raise ConfigError(
+                f"a schedule cannot be called {name!r:.220}: 1 to {_NAME_CHARS_MAX} characters"
+            )
+        times = CronExpression.parse(cron, zone)
+        self.check_startable(definition)
+        wanted = Schedule(
+            name=name,
+            flow=definition.name,
+            cron=cron,
+            zone=zone,
+            arguments=definition.encode_arguments(args, {}),
+            catch_up=_catch_up(catch_up),
+            next_ms=0,
+        )
+
+        def write(ledger: Ledger) -> Schedule:
+            known = rows.find_schedule(ledger.database, name)
+            made = rows.merge_schedule(known, wanted, times, now_ms())
+            if made != known:
+                rows.write_schedule(ledger.database, made)
+            return made
+
+        return await self._change(write)
+
+    async def unschedule(self, name: str) -> None:
+        """Delete a schedule, or raise ScheduleNotFoundError; flows that it started go on."""
+
+        def write(ledger: Ledger) -> None:
+            _find(ledger.database, name)
+            rows.delete_schedule(ledger.database, name)
+
+        await self.engine.store.write(write)
+
+    async def schedules(self) -> list[ScheduleView]:
+        """All schedules, by name."""
+        return [
+            self._view(schedule) for schedule in await self.engine.store.read(rows.read_schedules)
+        ]
+
+    async def pause_schedule(self, name: str) -> ScheduleView:
+        """Start nothing for a schedule until `resume_schedule`, or raise ScheduleNotFoundError."""
+
+        def write(ledger: Ledger) -> Schedule:
+            paused = msgspec.structs.replace(_find(ledger.database, name), is_paused=True)
+            rows.write_schedule(ledger.database, paused)
+            return paused
+
+        return await self._change(write)
+
+    async def resume_schedule(self, name: str) -> ScheduleView:
+        """Go on with a schedule; what was due while it was paused is left out."""
+
+        def write(ledger: Ledger) -> Schedule:
+            known = _find(ledger.database, name)
+            if not known.is_paused:
+                return known
+            resumed = rows.resume_schedule(
+                known, CronExpression.parse(known.cron, known.zone), now_ms()
+            )
+            rows.write_schedule(ledger.database, resumed)
+            return resumed
+
+        return await self._change(write)
+
+    async def run_schedule_now(self, name: str) -> FlowHandle[Any]:
+        """Begin the flow of a schedule at once, besides its times and even if it is paused."""
+        engine = self.engine
+        schedule = await engine.store.read(_find, name)
+        definition = self.registry.find(schedule.flow)
+        if definition is None:
+            raise UsageError(f"schedule {name!r}: {self.problem_of(schedule)}")
+        with outside(engine.store), start_flow_span(engine.store.owner, definition.name) as span:
+            await engine.store.writer.wait_for_room()
+            state = self.new_state(definition, schedule.arguments, None)
+            store_trace(state, span)
+            await engine.start_flow(state, FlowAdmitted())
+        return self._handle_of(state)
+
+    async def _change(self, write: Callable[[Ledger], Schedule]) -> ScheduleView:
+        changed = await self.engine.store.write(write)
+        if self._scheduler is not None:
+            self._scheduler.wake()
+        return self._view(changed)
+
+    def problem_of(self, schedule: Schedule) -> str | None:
+        """Why the flow of a schedule cannot be begun; None if it can."""
+        definition = self.registry.find(schedule.flow)
+        if definition is None:
+            return f"no flow {schedule.flow!r} is known at this node any more"
+        try:
+            self.check_startable(definition)
+            CronExpression.parse(schedule.cron, schedule.zone)
+        except PostroadError as error:
+            return str(error)
+        return None
+
+    def _view(self, schedule: Schedule) -> ScheduleView:
+        last_ms = schedule.last_ms
+        args, _ = values.decode_value(schedule.arguments)
+        return ScheduleView(
+            name=schedule.name,
+            flow=schedule.flow,
+            arguments=args,
+            cron=schedule.cron,
+            zone=schedule.zone,
+            catch_up=schedule.catch_up,
+            is_paused=schedule.is_paused,
+            next_at=None if schedule.is_paused else schedule.next_ms / 1000,
+            last_at=None if last_ms is None else last_ms / 1000,
+            last_client_id=None if last_ms is None else schedule_client_id(schedule.name, last_ms),
+            problem=self.problem_of(schedule),
+        )
+
+
+class FlowScheduler:
+    """Looks at the schedules of a node when one is due, and when somebody has changed one."""
+
+    def __init__(self, flows: ScheduleOperations) -> None:
+        self._flows = flows
+        self._engine = flows.engine
+        self._store = flows.engine.store
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        # What was said of schedules that cannot be served, so that it is said once.
+        self._problems: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Begin what was due meanwhile, and go on so."""
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._run(), name="postroad schedules")
+
+    async def stop(self) -> None:
+        """Begin nothing any more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def wake(self) -> None:
+        """Look again: something has changed."""
+        self._woken.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._woken.clear()
+            try:
+                pause_s = await self._scan()
+            except StoreError as error:
+                logger.debug("schedules cannot be read now: %s", error)
+                pause_s = _STORE_RETRY_S
+            except Exception:
+                logger.exception("schedules could not be looked at")
+                pause_s = _RESCAN_INTERVAL_S
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._woken.wait()
+            except TimeoutError:
+                continue
+
+    async def _scan(self) -> float:
+        """Serve those that are due; how long to wait then."""
+        now = now_ms()
+        due: list[Schedule] = []
+        if not self._engine.admission.is_draining:
+            due = await self._store.read(rows.read_due_schedules, now)
+        pauses_s = await asyncio.gather(*(self._run_due(schedule, now) for schedule in due))
+        next_ms = await self._store.read(rows.next_schedule_ms, now)
+        if next_ms is not None:
+            pauses_s.append(max(next_ms - now_ms(), 0) / 1000)
+        return min([*pauses_s, _RESCAN_INTERVAL_S])
+
+    async def _run_due(self, schedule: Schedule, now: int) -> float:
+        """Begin the flow of a schedule for its times; how long to wait before looking again."""
+        try:
+            await self._advance(schedule, now)
+        except StoreError as error:
+            logger.debug("schedule %r cannot be served now: %s", schedule.name, error)
+            return _STORE_RETRY_S
+        except Exception:
+            # It must not keep the others from being served.
+            logger.exception("schedule %r could not be served", schedule.name)
+        return _RESCAN_INTERVAL_S
+
+    async def _advance(self, schedule: Schedule, now: int) -> None:
+        definition = self._engine.registry.find(schedule.flow)
+        if self._has_problem(schedule) or definition is None:
+            return
+        made = plan_schedule(schedule, CronExpression.parse(schedule.cron, schedule.zone), now)
+        if made.skipped_ms is not None:
+            since = format_time(made.skipped_ms)
+            logger.info("schedule %r: times from %s on are left out", schedule.name, since)
+        current: Schedule | None = schedule
+        for move in made.advances:
+            if current is None or self._engine.admission.is_draining:
+                return
+            current = await self._advance_once(current, move, definition)
+
+    def _has_problem(self, schedule: Schedule) -> bool:
+        problem = self._flows.problem_of(schedule)
+        if problem is None:
+            self._problems.pop(schedule.name, None)
+            return False
+        if self._problems.get(schedule.name) != problem:
+            self._problems[schedule.name] = problem
+            logger.warning("schedule %r waits: %s", schedule.name, problem)
+        return True
+
+    async def _advance_once(
+        self, schedule: Schedule, move: ScheduleAdvance, definition: FlowDefinition[Any, Any]
+    ) -> Schedule | None:
+        """Commit one move; the schedule after it, or None if somebody has changed it meanwhile."""
+        DUE.hit(schedule=schedule.name, due_ms=move.due_ms)
+        if move.due_ms is None:
+            moved = msgspec.structs.replace(schedule, next_ms=move.next_ms)
+            is_begun = await self._store.write(lambda ledger: _advance(ledger, schedule, moved))
+        else:
+            moved = msgspec.structs.replace(schedule, next_ms=move.next_ms, last_ms=move.due_ms)
+            begun_as = schedule_client_id(schedule.name, move.due_ms)
+            with start_scheduled_flow_span(self._store.owner, definition.name) as span:
+                state = self._flows.new_state(definition, schedule.arguments, begun_as)
+                store_trace(state, span)
+                is_begun = await self._commit_start(schedule, moved, state)
+            STARTED.hit(schedule=schedule.name, due_ms=move.due_ms, flow=state.id)
+            if state.status is FlowStatus.RUNNING and is_begun:
+                self._engine.resume(state.id)
+            elif is_begun:
+                # Whoever made room may have done so before it was there to be seen.
+                self._engine.admission.start_waiting(state.name)
+        return None if is_begun is None else moved
+
+    async def _commit_start(
+        self, schedule: Schedule, moved: Schedule, state: FlowState
+    ) -> bool | None:
+        """Write a flow down with the schedule that begins it; whether it was, as `_advance` has it.
+
+        It looks as after a crash: it is at work, and nobody has taken it up.
+        """
+        is_running = state.status is FlowStatus.RUNNING
+        if is_running:
+            state.wake_ms = 0
+            # Nobody else may take its room while it is written.
+            self._engine.admission.slots.add(state.name)
+        is_begun: bool | None = None
+        try:
+            is_begun = await self._store.write(
+                lambda ledger: _advance(ledger, schedule, moved, state)
+            )
+        finally:
+            if is_running and not is_begun:
+                self._engine.admission.slots.add(state.name, -1)
+                self._engine.admission.start_waiting(state.name)
+        return is_begun
+
+
+def _advance(
+    ledger: Ledger, schedule: Schedule, moved: Schedule, state: FlowState | None = None
+) -> bool | None:
+    """Move a schedule on and begin its flow; whether it was begun, None if nothing was done."""
+    database = ledger.database
+    if rows.find_schedule(database, schedule.name) != schedule:
+        return None
+    rows.write_schedule(database, moved)
+    if state is None:
+        return False
+    assert state.client_id is not None
+    # The clock may have been set back: there is one flow for each time.
+    if tables.find_by_client_id(database, state.client_id) is not None:
+        return False
+    tables.insert_state(database, tables.state_row(state))
+    return True
+
+
+def _find(database: Database, name: str) -> Schedule:
+    schedule = rows.find_schedule(database, name)
+    if schedule is None:
+        raise ScheduleNotFoundError(f"no schedule is called {name!r}; see schedules()")
+    return schedule
+
+
+def _catch_up(text: CatchUpPolicy | str) -> CatchUpPolicy:
+    try:
+        return CatchUpPolicy(text)
+    except ValueError:
+        known = ", ".join(policy.value for policy in CatchUpPolicy)
+        raise ConfigError(f"catch_up={text!r} is unknown; there are: {known}") from None

@@ -1,0 +1,91 @@
+"""Spans of flows. A flow keeps the context it was begun with, and what it does is part of that.
+
+A flow that is replayed does nothing again, so there is a span for what was really run or committed,
+and none for what is read from the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import UNSET
+
+from postroad.core import tracing
+from postroad.core.tracing import NOOP_SPAN, SpanContext, SpanKind, SpanLike
+from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.flows.machine.events import FlowTransition
+from postroad.flows.machine.state import FlowState, format_flow_id
+from postroad.flows.machine.status import FlowStatus
+
+
+def start_flow_span(node: str, name: str) -> SpanLike:
+    """The span of the beginning of a flow, which all that it does is a part of."""
+    return tracing.start_outgoing_span("flows", f"begin {name}", SpanKind.INTERNAL, node=node)
+
+
+def start_scheduled_flow_span(node: str, name: str) -> SpanLike:
+    """The same of a flow that nobody but the clock begins."""
+    return tracing.start_incoming_span("flows", f"begin {name}", None, SpanKind.INTERNAL, node=node)
+
+
+def start_responder_span(node: str, name: str, entry: QueuedMessage) -> SpanLike:
+    """The span of the beginning of a flow that another one has opened a session with."""
+    parent = tracing.extract_context(entry.message.headers)
+    peer = entry.location.sender
+    return tracing.start_incoming_span(
+        "flows", f"respond {name}", parent, SpanKind.CONSUMER, node=node, peer=peer
+    )
+
+
+def store_trace(state: FlowState, span: SpanLike) -> None:
+    """Have a flow remember the span of its beginning."""
+    if (told := tracing.inject_context(None, span.context)) is not None:
+        state.trace = told
+
+
+def is_traced(state: FlowState | None) -> bool:
+    """Whether there are spans of what a flow does."""
+    return tracing.tracer is not None and state is not None and state.trace is not UNSET
+
+
+def start_child_span(
+    node: str, state: FlowState | None, name: str, kind: SpanKind, *, peer: str = ""
+) -> SpanLike:
+    """The span of something that a flow does; none if nobody traced its beginning."""
+    if tracing.tracer is None or state is None or state.trace is UNSET:
+        return NOOP_SPAN
+    parent = tracing.extract_context(state.trace)
+    span = tracing.start_incoming_span("flows", name, parent, kind, node=node, peer=peer)
+    span.set_attribute("flow", format_flow_id(state.id))
+    return span
+
+
+def trace_headers(span: SpanLike) -> Mapping[str, str] | None:
+    """What a letter of a flow says of its span."""
+    return tracing.inject_context(None, span.context)
+
+
+def record_commit_spans(
+    node: str, state: FlowState, transition: FlowTransition, entries: Iterable[QueuedMessage]
+) -> None:
+    """A transition is durable: record what was heard for it, and whether the flow has ended."""
+    if not transition.is_new:
+        for entry in entries:
+            context = tracing.extract_context(entry.message.headers)
+            if context is not None:
+                _record_received(node, state, context, entry.location.sender)
+    if transition.is_ended:
+        span = start_child_span(node, state, f"end {state.name}", SpanKind.INTERNAL)
+        if state.status is FlowStatus.COMPLETED or state.failure is None:
+            span.end()
+        else:
+            failure = state.failure.error
+            span.end_with_error(f"{failure.kind}: {failure.text}")
+
+
+def _record_received(node: str, state: FlowState, context: SpanContext, peer: str) -> None:
+    span = tracing.start_incoming_span(
+        "flows", f"hear {state.name}", context, SpanKind.CONSUMER, node=node, peer=peer
+    )
+    span.set_attribute("flow", format_flow_id(state.id))
+    span.end()
