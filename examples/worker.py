@@ -45,7 +45,7 @@ async def main() -> None:
         while await count_resized(node) < 2:  # noqa: ASYNC110 - it is in a database
             await asyncio.sleep(0.01)
         dead = await node.queues.dead_letters.list()
-        print(f"dead letter: {dead[0].letter.body.decode()} ({dead[0].detail})")
+        print(f"dead letter: {dead[0].message.body.decode()} ({dead[0].detail})")
 
 
 async def count_resized(node: Node) -> int:

@@ -40,8 +40,8 @@ FAULTS = {
     "acknowledge-before-commit": Fault(
         "a sender forgets a message only when the receiver has it on disk",
         "durable/bridges/receiver.py",
-        "            await unit.done\n",
-        "            unit.done.add_done_callback(lambda done: done.exception())\n"
+        "            await mutation.done\n",
+        "            mutation.done.add_done_callback(lambda done: done.exception())\n"
         "            last = window.first + sum(batch.count for batch in window.batches) - 1\n"
         "            chain = window.batches[-1].chain if window.batches else window.previous\n"
         "            credit = self._credit(sender)\n"

@@ -14,8 +14,8 @@ from benchmarks.pipeline.jobs import LIMIT_S, make_runner, run_timed
 from benchmarks.pipeline.nodes import NODE, PEER, QUEUE, mail_node, make_job
 from benchmarks.pipeline.session import shared_session
 from postroad.durable import SqliteStore, StoredMessage
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.queries import find_peer
+from postroad.durable.store.tables.queries import find_peer
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.durable.stored_messages import encode_stored_message
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ async def _fill(store: SqliteStore, peer: str, count: int) -> None:
     for start in range(0, count, _AT_A_TIME):
         letters = _letters(start, min(_AT_A_TIME, count - start))
 
-        def append(ledger: Ledger, letters: list[bytes] = letters) -> None:
-            ledger.append_all(peer, letters)
+        def append(ledger: StoreTables, letters: list[bytes] = letters) -> None:
+            ledger.enqueue_all(peer, letters)
 
         await store.write(append)
 
@@ -83,7 +83,7 @@ async def _run_job(directory: Path, count: int) -> float:
             raise BenchmarkFailed(f"{runner.coordinator.counts} of {count}")
         peer = await mail.store.read(find_peer, PEER)
         assert peer is not None
-        return (peer.head - peer.settled) / elapsed_s
+        return (peer.last_seq - peer.acked_seq) / elapsed_s
 
 
 def _measure_bulk(directory: Path, count: int) -> float:
@@ -100,7 +100,7 @@ async def _run_bulk(directory: Path, count: int) -> float:
     letters = [_letters(start, _AT_A_TIME) for start in range(0, count, _AT_A_TIME)]
     started_s = time.perf_counter()
     for some in letters:
-        await store.write(lambda ledger, it=some: ledger.append_all(PEER, it))  # type: ignore[misc]
+        await store.write(lambda ledger, it=some: ledger.enqueue_all(PEER, it))  # type: ignore[misc]
     elapsed_s = time.perf_counter() - started_s
     await store.close()
     return count / elapsed_s

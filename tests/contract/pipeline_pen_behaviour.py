@@ -37,7 +37,7 @@ class PenStore:
         await self.create()
 
     async def create(self) -> None:
-        types = self.store.types
+        types = self.store.column_types
         await self.store.write(lambda ledger: create_tables(types, ledger.database))
 
     async def do(self, action: Callable[[JobStore], T], job: str = "job") -> T:

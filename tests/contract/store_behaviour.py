@@ -1,7 +1,7 @@
 """What every store does, whatever database it is in. Each kind inherits these suites.
 
-Here: opening and committing. Transactions of users and failures are in `store_turn_behaviour`, and
-what a store does with mail in `store_outbox_behaviour`, `store_inbox_behaviour`,
+Here: opening and committing. Transactions of users and failures are in
+`store_savepoint_behaviour`, messages in `store_outbox_behaviour`, `store_inbox_behaviour`,
 `store_queue_behaviour` and `store_handling_behaviour`.
 """
 
@@ -23,12 +23,12 @@ from postroad.core.errors import (
     UsageError,
 )
 from postroad.durable import DurableQueuesConfig, Store
-from postroad.durable.store import queries as query
-from postroad.durable.store.database import Database
-from postroad.durable.store.ledger import Ledger, News
-from postroad.durable.store.schema import MIGRATIONS, read_meta, write_meta
-from postroad.durable.store.turn import Turn
-from postroad.durable.store.units import Unit, Work
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.mutations import FunctionMutation, Mutation
+from postroad.durable.store.savepoints import SavepointTransaction
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.schema import MIGRATIONS, read_meta, write_meta
+from postroad.durable.store.tables.store_tables import CommitEvent, StoreTables
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.nodes import OWN, PEER, QUEUE, opened, post, posting_of
 
@@ -63,7 +63,7 @@ async def store(place: Place) -> AsyncIterator[Store]:
 
 async def bodies(store: Store, peer: str = PEER) -> list[bytes]:
     """What waits for a peer."""
-    return [letter.body for letter in await store.read(query.browse_outbox, peer, 1_000)]
+    return [letter.body for letter in await store.read(query.peek_outbox, peer, 1_000)]
 
 
 async def when_possible(work: Callable[[], Awaitable[T]]) -> T:
@@ -85,17 +85,17 @@ async def make_table(store: Store) -> None:
     await store.write(lambda ledger: ledger.database.execute("CREATE TABLE mine (x BIGINT UNIQUE)"))
 
 
-async def keep(turn: Turn, *texts: bytes) -> None:
+async def keep(turn: SavepointTransaction, *texts: bytes) -> None:
     """End a turn well, with messages that are posted with it."""
     posting = posting_of(PEER, *texts)
-    turn.end(posting)
+    turn.finish(posting)
     await posting.done
 
 
 async def rows(store: Store) -> list[int]:
     """What is in it."""
 
-    def select(database: Database) -> list[int]:
+    def select(database: StoreConnection) -> list[int]:
         return [x for (x,) in database.execute("SELECT x FROM mine ORDER BY x")]
 
     return await store.read(select)
@@ -232,10 +232,10 @@ class CommitBehaviour:
         await store.write(set_fact("warm"))
         before = store.writer.commits
 
-        def write(number: int, ledger: Ledger) -> None:
+        def write(number: int, ledger: StoreTables) -> None:
             done.append(number)
 
-        units = [Work(partial(write, number)) for number in range(200)]
+        units = [FunctionMutation(partial(write, number)) for number in range(200)]
         for unit in units:
             store.submit(unit)
         await asyncio.gather(*(unit.done for unit in units))
@@ -246,10 +246,10 @@ class CommitBehaviour:
         assert await store.write(lambda ledger: ledger.owner) == OWN
 
     async def test_a_unit_that_is_refused_harms_no_other(self, store: Store) -> None:
-        def refuse(ledger: Ledger) -> None:
+        def refuse(ledger: StoreTables) -> None:
             raise DeadLetterNotFoundError("there is none")
 
-        refused = Work(refuse)
+        refused = FunctionMutation(refuse)
         others = [posting_of(PEER, b"1"), posting_of(PEER, b"2")]
         for unit in (others[0], refused, others[1]):
             store.submit(unit)
@@ -259,25 +259,25 @@ class CommitBehaviour:
         assert await bodies(store) == [b"1", b"2"]
 
     async def test_a_unit_that_breaks_harms_no_other(self, store: Store) -> None:
-        def break_down(ledger: Ledger) -> None:
+        def break_down(ledger: StoreTables) -> None:
             write_meta(ledger.database, "half", "done")
             raise ZeroDivisionError
 
-        broken = Work(break_down)
+        broken = FunctionMutation(break_down)
         others = [posting_of(PEER, b"1"), posting_of(OWN, b"own"), posting_of(PEER, b"2")]
-        units: list[Unit] = [*others[:2], broken, others[2]]
+        units: list[Mutation] = [*others[:2], broken, others[2]]
         for unit in units:
             store.submit(unit)
         with pytest.raises(ZeroDivisionError):
             await broken.done
         await asyncio.gather(*(unit.done for unit in others))
         assert await bodies(store) == [b"1", b"2"]
-        own = await store.read(query.browse_queue, QUEUE, 10)
+        own = await store.read(query.peek_queue, QUEUE, 10)
         assert [letter.body for letter in own] == [b"own"]
         assert await store.read(read_meta, "half") is None
 
     async def test_a_broken_statement_harms_no_other(self, store: Store) -> None:
-        broken = Work(lambda ledger: ledger.database.execute("SELECT x FROM nowhere"))
+        broken = FunctionMutation(lambda ledger: ledger.database.execute("SELECT x FROM nowhere"))
         other = posting_of(PEER, b"1")
         store.submit(broken)
         store.submit(other)
@@ -289,10 +289,10 @@ class CommitBehaviour:
     async def test_news_are_told_before_whoever_waits_hears(self, store: Store) -> None:
         told: list[str] = []
 
-        def listen(news: News) -> None:
-            told.extend(f"{peer} {page.first}-{page.last}" for peer, page in news.appended)
+        def listen(news: CommitEvent) -> None:
+            told.extend(f"{peer} {page.first}-{page.last}" for peer, page in news.outbox_batches)
 
-        store.audience.add(listen)
+        store.commit_listeners.add(listen)
         posting = posting_of(PEER, b"1", b"2")
         posting.done.add_done_callback(lambda _: told.append("heard"))
         store.submit(posting)
@@ -325,9 +325,9 @@ class CommitBehaviour:
         config = DurableQueuesConfig(write_queue_bytes_max=1_000)
         async with opened(place.store(), config=config) as store:
             first = posting_of(PEER, bytes(2_000))
-            assert store.writer.has_room
+            assert store.writer.has_capacity
             store.submit(first)
-            assert not store.writer.has_room
-            await store.writer.wait_for_room()
-            assert store.writer.has_room
+            assert not store.writer.has_capacity
+            await store.writer.wait_for_capacity()
+            assert store.writer.has_capacity
             await first.done

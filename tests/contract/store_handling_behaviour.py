@@ -13,8 +13,8 @@ from postroad.durable import DurableQueuesConfig, Store
 from postroad.durable.consumers.disposition import DispositionMutation
 from postroad.durable.consumers.prefetch import KeySequence, PrefetchBuffer, QueuedMessage
 from postroad.durable.producer import EncodedMessage, MessageEncoder
-from postroad.durable.store import queries as query
-from postroad.durable.store.ledger import Ledger, News
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.store_tables import CommitEvent, StoreTables
 from tests.contract.store_behaviour import Place, bodies
 from tests.contract.store_inbox_behaviour import asides, ids, inbox, numbered
 from tests.contract.store_queue_behaviour import LATER_MS, finish, finish_aside
@@ -39,10 +39,10 @@ class Scales:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._held: dict[str, int] = {}
-        store.audience.add(self._listen)
+        store.commit_listeners.add(self._listen)
 
-    def _listen(self, news: News) -> None:
-        for sender, size in news.held.items():
+    def _listen(self, news: CommitEvent) -> None:
+        for sender, size in news.bytes_by_sender.items():
             self._held[sender] = self._held.get(sender, 0) + size
 
     async def weigh(self) -> dict[str, int]:
@@ -72,7 +72,7 @@ class HeldBehaviour:
             store, *numbered(2), make_letter(3, priority=1), make_letter(4, deliver_at_ms=LATER_MS)
         )
         news: list[dict[str, int]] = []
-        store.audience.add(lambda it: news.append(it.held))
+        store.commit_listeners.add(lambda it: news.append(it.bytes_by_sender))
         (page,) = await inbox(store)
         await finish(store, page, 0)
         assert news == []
@@ -102,11 +102,11 @@ class HeldBehaviour:
         await put(store, *numbered(2, body=bytes(100)))
         before = (await scales.weigh())[SENDER]
         (page,) = await inbox(store)
-        letters = [make_aside(letter, failures=1) for letter in page.letters]
+        letters = [make_aside(letter, failures=1) for letter in page.messages]
 
-        def set_aside(index: int, ledger: Ledger) -> None:
-            ledger.queues.finish(page, 1 << index)
-            ledger.queues.set_aside(letters[index])
+        def set_aside(index: int, ledger: StoreTables) -> None:
+            ledger.queues.mark_done(page, 1 << index)
+            ledger.queues.defer(letters[index])
 
         await store.write(partial(set_aside, 0))
         assert (await scales.weigh())[SENDER] > before + 100

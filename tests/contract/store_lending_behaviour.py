@@ -70,20 +70,20 @@ class LendingBehaviour:
             found = connection.execute("SELECT x FROM mine ORDER BY x")
             return [found.fetchone(), *found.fetchmany(1), *found]
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         assert await turn.call(work) == [(1,), (2,), (3,)]
         await keep(turn, b"with them")
         assert await rows(store) == [1, 2, 3]
         assert await bodies(store) == [b"with them"]
 
     async def test_a_turn_that_ends_badly_undoes_what_a_function_did(self, store: Store) -> None:
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.call(lambda connection: insert(connection, 1))
-        turn.end(None)
+        turn.finish(None)
         assert await rows(store) == []
 
     async def test_calls_and_statements_of_one_turn_follow_one_another(self, store: Store) -> None:
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.execute("INSERT INTO mine VALUES (1)")
 
         def count(connection: Any) -> int:
@@ -97,7 +97,7 @@ class LendingBehaviour:
         assert await rows(store) == [1, 2, 3]
 
     async def test_a_function_that_raises_undoes_only_itself(self, store: Store) -> None:
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.call(lambda connection: insert(connection, 1))
 
         def fail(connection: Any) -> None:
@@ -118,7 +118,7 @@ class LendingBehaviour:
                 insert(connection, 1)
             insert(connection, 2)
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.call(insert_twice)
         with pytest.raises(Exception, match=r"(?i)unique"):
             await turn.call(lambda connection: insert(connection, 2))
@@ -127,7 +127,7 @@ class LendingBehaviour:
         assert await rows(store) == [1, 2, 3]
 
     async def test_no_function_ends_the_commit_of_others(self, store: Store) -> None:
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         beside = posting_of(PEER, b"beside")
         store.submit(beside)
 
@@ -140,7 +140,7 @@ class LendingBehaviour:
                 insert(connection, 2 * number + 1)
 
         await turn.call(try_it)
-        turn.end(None)
+        turn.finish(None)
         await beside.done
         assert await rows(store) == []
         assert await bodies(store) == [b"beside"]
@@ -154,13 +154,13 @@ class LendingBehaviour:
                     getattr(connection, name)()
             assert not hasattr(connection, "nothing_like_this")
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.call(try_all)
         with pytest.raises(UsageError, match=r"commit\(\) is not .* return from the function"):
             await turn.call(lambda connection: connection.commit())
         with pytest.raises(Exception, match=r"one statement|multiple commands"):
             await turn.call(lambda connection: connection.execute("SELECT 1; COMMIT"))
-        turn.end(None)
+        turn.finish(None)
         assert await rows(store) == []
 
     async def test_a_connection_is_of_no_use_after_its_call(self, store: Store) -> None:
@@ -169,7 +169,7 @@ class LendingBehaviour:
             cursor = connection.execute("SELECT x FROM mine")
             return connection, cursor, iter(connection.execute("SELECT x FROM mine"))
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         connection, cursor, iterator = await turn.call(keep_all)
         uses: list[Callable[[], object]] = [
             lambda: connection.cursor(),
@@ -206,7 +206,7 @@ class LendingBehaviour:
                         other.submit(use).result()
             insert(connection, 1)
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.call(hand_over)
         await keep(turn)
         assert await rows(store) == [1]
@@ -223,7 +223,7 @@ class LendingBehaviour:
             writing.execute("INSERT INTO mine VALUES (4), (5) RETURNING x")
             left.extend((reading, writing))
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.call(leave)
         await turn.execute("INSERT INTO mine VALUES (6)")
         await keep(turn)
@@ -238,7 +238,7 @@ class LendingBehaviour:
             insert(connection, 1)
             return [type(row) for row in connection.execute("SELECT x FROM mine").fetchall()]
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         assert await turn.call(make_lists) == [list]
         assert await turn.execute("SELECT x FROM mine") == [(1,)]
         await keep(turn)
@@ -258,7 +258,7 @@ class LendingBehaviour:
                 heard.append(type(error))
                 raise
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         calling = asyncio.create_task(turn.call(work))
         await asyncio.to_thread(is_inside.wait, DEADLINE_S)
         waiting = asyncio.create_task(turn.call(lambda connection: insert(connection, 3)))
@@ -267,7 +267,7 @@ class LendingBehaviour:
         await asyncio.sleep(0)
         calling.cancel()
         await asyncio.gather(calling, return_exceptions=True)
-        turn.end(None)
+        turn.finish(None)
         await asyncio.sleep(0)
         assert not beside.done.done()
         goes_on.set()
@@ -289,9 +289,9 @@ class LendingBehaviour:
             place.store(), config=DurableQueuesConfig(transaction_timeout_s=0.05)
         ) as store:
             await make_table(store)
-            turn = await store.begin()
+            turn = await store.begin_transaction()
             calling = asyncio.create_task(turn.call(work))
-            await eventually(lambda: turn.is_lost, "the turn is lost")
+            await eventually(lambda: turn.is_timed_out, "the turn is lost")
             goes_on.set()
             with pytest.raises(TransactionAbortedError):
                 await calling
@@ -301,16 +301,16 @@ class LendingBehaviour:
     async def test_a_function_runs_in_the_context_of_its_caller(self, store: Store) -> None:
         who: ContextVar[str] = ContextVar("who", default="nobody")
         who.set("somebody")
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         assert await turn.call(lambda connection: who.get()) == "somebody"
-        turn.end(None)
+        turn.finish(None)
 
     async def test_no_exception_of_a_function_is_lost(self, store: Store) -> None:
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         with pytest.raises(RuntimeError, match="StopIteration"):
             async with asyncio.timeout(DEADLINE_S):
                 await turn.call(lambda connection: next(iter(())))
-        turn.end(None)
+        turn.finish(None)
 
     async def test_a_transaction_runs_functions_with_arguments(self, store: Store) -> None:
         tx = Transaction(store, MessageEncoder(DurableQueuesConfig(), "alpha"))

@@ -6,11 +6,17 @@ import msgspec
 import pytest
 
 from postroad.core.errors import ConfigError, DeadLetterNotFoundError, UsageError
-from postroad.durable import DeadGroup, DeadLetterReason, DurableQueuesAdmin, Store, StoredMessage
-from postroad.durable.store import queries as query
-from postroad.durable.store.ledger import Ledger, News
-from postroad.durable.store.rows import RETRIED_HEADER
-from postroad.durable.store.schema import MIGRATIONS
+from postroad.durable import (
+    DeadLetterGroup,
+    DeadLetterReason,
+    DurableQueuesAdmin,
+    Store,
+    StoredMessage,
+)
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.rows import RETRIED_HEADER
+from postroad.durable.store.tables.schema import MIGRATIONS
+from postroad.durable.store.tables.store_tables import CommitEvent, StoreTables
 from tests.contract.store_behaviour import Place
 from tests.contract.store_inbox_behaviour import asides, ids, inbox, numbered, queue_id
 from tests.contract.store_queue_behaviour import finish
@@ -32,17 +38,17 @@ OTHER = "other"
 async def bury(store: Store, *kinds: tuple[str, str, str]) -> None:
     """Make dead letters of these queues, reasons and details, one after the other."""
 
-    def write(ledger: Ledger) -> None:
+    def write(ledger: StoreTables) -> None:
         for place, (queue, reason, detail) in enumerate(kinds):
             letter = make_letter(place + 1, queue=queue)
-            ledger.dead.add_inbound(SENDER, letter, reason, detail, 1, NOW_MS + place)
+            ledger.dead_letters.add_inbound(SENDER, letter, reason, detail, 1, NOW_MS + place)
 
     await store.write(write)
 
 
 async def die(store: Store, letter: StoredMessage) -> None:
     await store.write(
-        lambda ledger: ledger.dead.add_inbound(
+        lambda ledger: ledger.dead_letters.add_inbound(
             SENDER, letter, DeadLetterReason.FAILED, "", 1, NOW_MS
         )
     )
@@ -59,7 +65,7 @@ class OperatorBehaviour:
         await finish(store, page, 1)
         assert await DurableQueuesAdmin(store).move(QUEUE, OTHER) == 4
         assert (await ids(store), await ids(store, OTHER)) == ([], [6, 1, 3, 4, 5])
-        moved = await store.read(query.browse_queue, OTHER, 10)
+        moved = await store.read(query.peek_queue, OTHER, 10)
         assert {it.queue for it in moved} == {OTHER}
         senders = [it.sender for it in await inbox(store, OTHER)]
         assert senders == [SENDER, SENDER, "somebody"]
@@ -70,7 +76,7 @@ class OperatorBehaviour:
         operations = DurableQueuesAdmin(store)
         assert await operations.move(QUEUE, OTHER, limit=2) == 2
         assert (await ids(store), await ids(store, OTHER)) == ([3, 4, 5], [1, 2])
-        store.audience.add(lambda news: held.append(dict(news.held)))
+        store.commit_listeners.add(lambda news: held.append(dict(news.bytes_by_sender)))
         assert await operations.move(QUEUE, OTHER, limit=10) == 3
         assert (await ids(store), await ids(store, OTHER)) == ([], [1, 2, 3, 4, 5])
         # What a sender has here is counted: it leaves one queue and comes into the other.
@@ -83,8 +89,8 @@ class OperatorBehaviour:
         letter = make_letter(1, key="k")
         later = make_letter(3, deliver_at_ms=NOW_MS + 60_000)
 
-        def write(ledger: Ledger) -> None:
-            ledger.queues.set_aside(make_aside(letter, failures=2, holds_key=True))
+        def write(ledger: StoreTables) -> None:
+            ledger.queues.defer(make_aside(letter, failures=2, holds_key=True))
 
         await store.write(write)
         await put(store, make_letter(2, key="k"), later)
@@ -93,9 +99,9 @@ class OperatorBehaviour:
         # It is the first of its key again, and what is not due is not.
         assert await ids(store, OTHER) == [1, 2, 3]
         id = await queue_id(store, OTHER)
-        (waiting,) = await store.read(query.read_aside, OTHER, id, NOW_MS * 2, NOW_MS * 2, 9)
-        assert (waiting.letter.id, waiting.failures) == (3, 0)
-        assert await store.read(query.held_keys, id) == {}
+        (waiting,) = await store.read(query.read_deferred, OTHER, id, NOW_MS * 2, NOW_MS * 2, 9)
+        assert (waiting.message.id, waiting.failures) == (3, 0)
+        assert await store.read(query.blocked_keys, id) == {}
 
     async def test_many_large_messages_are_moved_page_by_page(self, store: Store) -> None:
         body = bytes(400_000)
@@ -139,9 +145,9 @@ class OperatorBehaviour:
             }
             peer = await store.read(query.find_peer, PEER)
             assert peer is not None
-            assert await store.read(query.read_pages_of_epoch, peer.id, 0, 9) == (None, [])
+            assert await store.read(query.read_outbox_batches_of_epoch, peer.id, 0, 9) == (None, [])
             await operations.bridges.resume(PEER)
-            epoch, pages = await store.read(query.read_pages_of_epoch, peer.id, 0, 9)
+            epoch, pages = await store.read(query.read_outbox_batches_of_epoch, peer.id, 0, 9)
             assert (epoch, len(pages)) == (1, 1)
 
     async def test_a_peer_that_is_paused_can_be_posted_to(self, store: Store) -> None:
@@ -172,7 +178,7 @@ class OperatorBehaviour:
         assert await operations.dead_letters.count(reason=DeadLetterReason.FAILED) == 4
         assert await operations.dead_letters.count(OTHER, reason=DeadLetterReason.EXPIRED) == 0
         expired = await operations.dead_letters.list(QUEUE, reason=DeadLetterReason.EXPIRED)
-        assert [it.letter.id for it in expired] == [4]
+        assert [it.message.id for it in expired] == [4]
 
     async def test_dead_letters_of_a_reason_are_tried_again_or_dropped(self, store: Store) -> None:
         kinds = [
@@ -213,7 +219,7 @@ class OperatorBehaviour:
             (dead,) = await operations.dead_letters.list()
             assert dead.retried == retried
             await operations.dead_letters.retry(dead.id)
-            (letter,) = await store.read(query.browse_queue, QUEUE, 9)
+            (letter,) = await store.read(query.peek_queue, QUEUE, 9)
             assert letter.headers == {RETRIED_HEADER: str(retried + 1)}
             await store.write(lambda ledger: ledger.queues.purge(QUEUE))
             await die(store, letter)
@@ -228,7 +234,7 @@ class OperatorBehaviour:
         (dead,) = await operations.dead_letters.list()
         assert dead.retried == 0
         await operations.dead_letters.retry(dead.id)
-        (again,) = await store.read(query.browse_queue, QUEUE, 9)
+        (again,) = await store.read(query.peek_queue, QUEUE, 9)
         assert again == msgspec.structs.replace(
             letter, headers={"colour": "red", RETRIED_HEADER: "1"}
         )
@@ -242,14 +248,14 @@ class OperatorBehaviour:
         assert await operations.dead_letters.find(1) == []
         await die(store, make_letter(1))
         (found,) = await operations.dead_letters.find(1)
-        assert found.letter.id == 1
+        assert found.message.id == 1
 
     async def test_a_store_of_an_earlier_version_is_brought_up_to_date(self, place: Place) -> None:
         async with opened(place.store()) as store:
             await post(store, PEER, b"1")
             assert len(MIGRATIONS) >= 2
 
-            def go_back(ledger: Ledger) -> None:
+            def go_back(ledger: StoreTables) -> None:
                 ledger.database.execute("ALTER TABLE postroad_peers DROP COLUMN is_paused")
                 ledger.database.execute("DROP INDEX postroad_dead_kind")
                 ledger.database.execute(
@@ -265,14 +271,16 @@ class OperatorBehaviour:
 
     async def test_others_hear_of_what_was_moved(self, store: Store) -> None:
         await put(store, *numbered(2))
-        news: list[News] = []
-        store.audience.add(news.append)
+        news: list[CommitEvent] = []
+        store.commit_listeners.add(news.append)
         await DurableQueuesAdmin(store).move(QUEUE, OTHER)
-        assert [page.queue for it in news for page in it.arrived] == [OTHER]
+        assert [page.queue for it in news for page in it.inbox_batches] == [OTHER]
 
 
-def _group(queue: str, reason: str, detail: str, count: int, oldest: int, newest: int) -> DeadGroup:
-    return DeadGroup(
+def _group(
+    queue: str, reason: str, detail: str, count: int, oldest: int, newest: int
+) -> DeadLetterGroup:
+    return DeadLetterGroup(
         queue=queue,
         reason=reason,
         detail=detail,

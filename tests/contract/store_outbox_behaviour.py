@@ -12,24 +12,24 @@ from postroad.durable import DeadLetterReason, DurableQueuesConfig, Store
 from postroad.durable.bridges.hash_chain import extend_chain, initial_chain
 from postroad.durable.bridges.protocol import MessageRejection
 from postroad.durable.producer import MessageEncoder, SendMutation
-from postroad.durable.store import queries as query
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.outbox import UNREADABLE_QUEUE
-from postroad.durable.store.rows import InPage, OutPage, Peer
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.outbox import UNREADABLE_QUEUE
+from postroad.durable.store.tables.rows import InboxBatch, OutboxBatch, PeerState
+from postroad.durable.store.tables.store_tables import StoreTables
 from tests.contract.store_behaviour import Place, bodies
 from tests.support.durable.nodes import NOW_MS, OWN, PEER, QUEUE, encode, opened, post
 
 ONE_EACH = DurableQueuesConfig(batch_messages_max=1)
 
 
-async def peer_of(store: Store, name: str = PEER) -> Peer:
+async def peer_of(store: Store, name: str = PEER) -> PeerState:
     peer = await store.read(query.find_peer, name)
     assert peer is not None
     return peer
 
 
-async def pages_of(store: Store, after: int = 0) -> list[OutPage]:
-    return await store.read(query.read_pages, (await peer_of(store)).id, after, 100)
+async def pages_of(store: Store, after: int = 0) -> list[OutboxBatch]:
+    return await store.read(query.read_outbox_batches, (await peer_of(store)).id, after, 100)
 
 
 async def spans(store: Store) -> list[tuple[int, int]]:
@@ -44,8 +44,8 @@ async def settle(
         _, chain = await store.read(query.peer_and_chain, PEER, upto)
     told = chain or b"unknown"
 
-    def write(ledger: Ledger) -> None:
-        ledger.outbox.settle(PEER, epoch, upto, told, refusals, NOW_MS)
+    def write(ledger: StoreTables) -> None:
+        ledger.outbox.ack(PEER, epoch, upto, told, refusals, NOW_MS)
 
     await store.write(write)
 
@@ -54,22 +54,23 @@ async def damage_first_page(store: Store) -> None:
     """Make the first page one that nobody can read."""
     await store.write(
         lambda ledger: ledger.database.execute(
-            f"UPDATE postroad_outbox SET letters = ? WHERE id % {query.PAGE_SPAN} = 1", (b"\xc1",)
+            f"UPDATE postroad_outbox SET letters = ? WHERE id % {query.BATCH_ID_SPAN} = 1",
+            (b"\xc1",),
         )
     )
 
 
-async def void(store: Store, page: OutPage) -> None:
-    def write(ledger: Ledger) -> None:
-        ledger.outbox.void(PEER, page, DeadLetterReason.TOO_LARGE, "big", NOW_MS)
+async def void(store: Store, page: OutboxBatch) -> None:
+    def write(ledger: StoreTables) -> None:
+        ledger.outbox.dead_letter_batch(PEER, page, DeadLetterReason.TOO_LARGE, "big", NOW_MS)
 
     await store.write(write)
 
 
 async def dead(store: Store) -> list[tuple[bytes, str, str]]:
     """Body, reason and detail of the dead letters."""
-    letters = await store.read(query.list_dead, None, 0, 100)
-    return [(it.letter.body, it.reason, it.detail) for it in letters]
+    letters = await store.read(query.list_dead_letters, None, 0, 100)
+    return [(it.message.body, it.reason, it.detail) for it in letters]
 
 
 class OutboxBehaviour:
@@ -85,42 +86,42 @@ class OutboxBehaviour:
         async with opened(place.store()) as store:
             await post(store, PEER, b"after a restart")
             assert (await spans(store))[-1] == (13, 13)
-            assert (await peer_of(store)).head == 13
+            assert (await peer_of(store)).last_seq == 13
 
     async def test_the_chain_goes_over_all_pages(self, place: Place) -> None:
         async with opened(place.store(), config=ONE_EACH) as store:
             await post(store, PEER, b"1", b"2")
             await post(store, PEER, b"3")
             pages = await pages_of(store)
-            letters = [page.letters or b"" for page in pages]
+            letters = [page.data or b"" for page in pages]
             chains = list(
                 accumulate(letters, extend_chain, initial=initial_chain(store.id, 1, PEER))
             )
             assert [page.chain for page in pages] == chains[1:]
             peer = await peer_of(store)
-            assert (peer.head_chain, peer.settled_chain) == (chains[3], chains[0])
+            assert (peer.last_chain, peer.acked_chain) == (chains[3], chains[0])
             for number, chain in enumerate(chains):
                 _, found = await store.read(query.peer_and_chain, PEER, number)
                 assert found == chain
 
     async def test_peers_have_numbers_of_their_own(self, store: Store) -> None:
         await asyncio.gather(*(post(store, peer, b"x") for peer in (PEER, "other", PEER)))
-        heads = {peer.name: peer.head for peer in await store.read(query.list_peers)}
+        heads = {peer.name: peer.last_seq for peer in await store.read(query.list_peers)}
         assert heads == {PEER: 2, "other": 1}
 
     async def test_pages_are_read_piece_by_piece(self, place: Place) -> None:
         async with opened(place.store(), config=ONE_EACH) as store:
             await post(store, PEER, *(b"%d" % number for number in range(20)))
             assert len(await bodies(store)) == 20
-            assert len(await store.read(query.browse_outbox, PEER, 3)) == 3
+            assert len(await store.read(query.peek_outbox, PEER, 3)) == 3
             assert [page.first for page in await pages_of(store, after=18)] == [19, 20]
-            assert await store.read(query.oldest_for, (await peer_of(store)).id) is not None
+            assert await store.read(query.oldest_outbox_ms, (await peer_of(store)).id) is not None
 
     async def test_letters_to_oneself_go_straight_into_the_queue(self, store: Store) -> None:
-        news: list[InPage] = []
-        store.audience.add(lambda it: news.extend(it.arrived))
+        news: list[InboxBatch] = []
+        store.commit_listeners.add(lambda it: news.extend(it.inbox_batches))
         await post(store, OWN, b"1", b"2")
-        assert [letter.body for page in news for letter in page.letters] == [b"1", b"2"]
+        assert [letter.body for page in news for letter in page.messages] == [b"1", b"2"]
         assert await store.read(query.list_peers) == []
 
     async def test_a_full_mailbox_takes_nothing_more(self, place: Place) -> None:
@@ -169,10 +170,10 @@ class SettlingBehaviour:
             await settle(store, 2)
             assert await spans(store) == [(3, 3)]
             peer = await peer_of(store)
-            assert (peer.settled, peer.settled_chain, peer.head) == (2, chain, 3)
+            assert (peer.acked_seq, peer.acked_chain, peer.last_seq) == (2, chain, 3)
             assert (await store.read(query.peer_and_chain, PEER, 2))[1] == chain
             await settle(store, 1)
-            assert (await peer_of(store)).settled == 2
+            assert (await peer_of(store)).acked_seq == 2
             await settle(store, 3, epoch=2)
             assert await spans(store) == [(3, 3)]
 
@@ -186,7 +187,7 @@ class SettlingBehaviour:
             await settle(store, 2, *refusals)
             await settle(store, 2, *refusals)
             assert await dead(store) == [(b"2", "unknown queue", "why?")]
-            (letter,) = await store.read(query.list_dead, QUEUE, 0, 10)
+            (letter,) = await store.read(query.list_dead_letters, QUEUE, 0, 10)
             assert (letter.is_outbound, letter.peer, letter.failures) == (True, PEER, 0)
             await settle(store, 4, *refusals)
             assert [body for body, _, _ in await dead(store)] == [b"2", b"3"]
@@ -196,9 +197,9 @@ class SettlingBehaviour:
             await post(store, PEER, b"1", b"2")
             await damage_first_page(store)
             await settle(store, 1, MessageRejection(1, DeadLetterReason.UNREADABLE, "damaged"))
-            assert (await peer_of(store)).settled == 1
+            assert (await peer_of(store)).acked_seq == 1
             assert await dead(store) == [(b"\xc1", "unreadable", "damaged")]
-            (letter,) = await store.read(query.list_dead, UNREADABLE_QUEUE, 0, 10)
+            (letter,) = await store.read(query.list_dead_letters, UNREADABLE_QUEUE, 0, 10)
             assert (letter.is_outbound, letter.peer) == (True, PEER)
 
     async def test_a_page_that_nobody_can_read_is_one_dead_letter(self, place: Place) -> None:
@@ -249,7 +250,7 @@ class SettlingBehaviour:
             for _ in range(2):
                 await void(store, (await pages_of(store))[0])
             page = (await pages_of(store))[0]
-            assert (page.first, page.last, page.letters, page.size) == (1, 2, None, 0)
+            assert (page.first, page.last, page.data, page.size) == (1, 2, None, 0)
             assert await dead(store) == [(b"1", "too large", "big"), (b"2", "too large", "big")]
             assert await bodies(store) == [b"3"]
 
@@ -262,10 +263,10 @@ class SettlingBehaviour:
             assert await store.read(query.count_outbox, id) == 3
             await store.write(lambda ledger: ledger.outbox.purge(PEER))
             assert await store.read(query.count_outbox, id) == 0
-            assert await store.read(query.oldest_for, id) is None
+            assert await store.read(query.oldest_outbox_ms, id) is None
             await post(store, PEER, b"6")
             assert await store.read(query.count_outbox, id) == 1
-            assert await store.read(query.oldest_for, id) is not None
+            assert await store.read(query.oldest_outbox_ms, id) is not None
 
     async def test_a_purge_leaves_only_numbers(self, store: Store) -> None:
         await post(store, PEER, b"1", b"2")
@@ -287,11 +288,11 @@ class SettlingBehaviour:
         async with opened(place.store()) as store:
             assert await bodies(store) == [b"3", b"4", b"5", b"6"]
             peer, pages = await peer_of(store), await pages_of(store)
-            assert (peer.epoch, peer.head, peer.settled) == (2, 4, 0)
+            assert (peer.epoch, peer.last_seq, peer.acked_seq) == (2, 4, 0)
             chain = initial_chain(store.id, 2, PEER)
-            assert peer.settled_chain == chain
+            assert peer.acked_chain == chain
             for page in pages:
-                chain = extend_chain(chain, page.letters or b"")
+                chain = extend_chain(chain, page.data or b"")
                 assert page.chain == chain
             assert all(a.last + 1 == b.first for a, b in pairwise(pages))
 
@@ -318,7 +319,7 @@ class IdempotencyBehaviour:
         assert await bodies(store) == [b"1", b"2"]
         own = [await post(store, OWN, b"1", idempotency_key="once") for _ in range(2)]
         assert own[0] == own[1]
-        assert len(await store.read(query.browse_queue, QUEUE, 10)) == 1
+        assert len(await store.read(query.peek_queue, QUEUE, 10)) == 1
 
     async def test_another_message_of_the_key_is_refused_with_its_batch(self, store: Store) -> None:
         with pytest.raises(IdempotencyConflictError, match="'once'"):
@@ -340,9 +341,9 @@ class IdempotencyBehaviour:
 
     async def test_keys_are_forgotten_in_time(self, store: Store) -> None:
         await post(store, PEER, b"1", idempotency_key="once")
-        await store.write(lambda ledger: ledger.outbox.forget_posted(1))
+        await store.write(lambda ledger: ledger.outbox.purge_sent(1))
         await post(store, PEER, b"1", idempotency_key="once")
         assert await bodies(store) == [b"1"]
-        await store.write(lambda ledger: ledger.outbox.forget_posted(ledger.now_ms + 1))
+        await store.write(lambda ledger: ledger.outbox.purge_sent(ledger.now_ms + 1))
         await post(store, PEER, b"1", idempotency_key="once")
         assert await bodies(store) == [b"1", b"1"]

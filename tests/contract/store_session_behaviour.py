@@ -88,7 +88,7 @@ class SessionBehaviour:
     """A session is part of the transaction, and never ends it."""
 
     async def test_what_a_session_does_is_committed_with_the_unit(self, store: Store) -> None:
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.execute("INSERT INTO mine VALUES (1)")
 
         def work(session: Session) -> list[int]:
@@ -102,7 +102,7 @@ class SessionBehaviour:
         assert await bodies(store) == [b"with them"]
 
     async def test_what_is_left_in_a_session_is_written_at_the_end(self, store: Store) -> None:
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.call_with_session(lambda session: add(session, 1))
         await keep(turn)
         assert await rows(store) == [1]
@@ -115,12 +115,12 @@ class SessionBehaviour:
                 add(session, 2)
             session.close()
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         beside = posting_of(PEER, b"beside")
         store.submit(beside)
         await turn.call_with_session(work)
         assert await turn.execute("SELECT COUNT(*) FROM mine") == [(2,)]
-        turn.end(None)
+        turn.finish(None)
         await beside.done
         assert await rows(store) == []
         assert await bodies(store) == [b"beside"]
@@ -134,7 +134,7 @@ class SessionBehaviour:
             session.rollback()
             add(session, 4)
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.execute("INSERT INTO mine VALUES (1)")
         await turn.call_with_session(work)
         await keep(turn)
@@ -148,7 +148,7 @@ class SessionBehaviour:
             session.flush()
             raise ZeroDivisionError
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         with pytest.raises(ZeroDivisionError):
             await turn.call_with_session(fail)
         await turn.call(lambda connection: insert(connection, 3))
@@ -170,7 +170,7 @@ class SessionBehaviour:
             session.rollback()
             add(session, 4)
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.call_with_session(work)
         with pytest.raises(IntegrityError):
             await turn.call_with_session(lambda session: add(session, 4))
@@ -184,7 +184,7 @@ class SessionBehaviour:
             session.commit()
             return session.scalars(sqlalchemy.select(Note)).one()
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         note = await turn.call_with_session(work)
         assert (note.id, note.text, note.kind) == (1, "first; and last", "long")
         await keep(turn)
@@ -199,7 +199,7 @@ class SessionBehaviour:
             added = session.execute(sqlalchemy.insert(Mine).values(x=4).returning(Mine.x))
             left.extend((found, added))
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.call_with_session(work)
         await turn.execute("INSERT INTO mine VALUES (5)")
         await keep(turn)
@@ -215,13 +215,13 @@ class SessionBehaviour:
             add(session, len(engines) - 1)
 
         for _ in range(3):
-            turn = await store.begin()
+            turn = await store.begin_transaction()
             await turn.call_with_session(work)
             await keep(turn)
         assert len(set(map(id, engines))) == 1
 
     async def test_a_session_is_of_no_use_after_its_call(self, store: Store) -> None:
-        turn = await store.begin()
+        turn = await store.begin_transaction()
 
         def keep_it(session: Session) -> Session:
             add(session, 1)
@@ -239,7 +239,7 @@ class SessionBehaviour:
             add(session, 1)
             session.execute(sqlalchemy.text(statement))
 
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         for statement in ("COMMIT", "/* now */ rollback", "SAVEPOINT mine"):
             with pytest.raises(UsageError, match="shares with others"):
                 await turn.call_with_session(partial(work, statement=statement))
@@ -254,7 +254,7 @@ class SessionBehaviour:
             work(session)
 
         for number, work in enumerate(BELOW):
-            turn = await store.begin()
+            turn = await store.begin_transaction()
             with pytest.raises(UsageError):
                 await turn.call_with_session(partial(go_past, work=work))
                 pytest.fail(f"{work} was let through")

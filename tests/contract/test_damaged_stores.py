@@ -13,7 +13,7 @@ import pytest
 
 from postroad.core.errors import StoreCorruptedError
 from postroad.durable import DurableQueues, Message, SqliteStore, StaticPeerDirectory, Transaction
-from postroad.durable.store.seals import seal, unseal
+from postroad.durable.store.tables.rows import add_checksum, strip_checksum
 from postroad.net import MessagingService
 from tests.contract.store_behaviour import bodies
 from tests.support.deadlines import eventually
@@ -124,11 +124,11 @@ async def test_damaged_message_is_not_handed_out_and_told(
 
 
 def test_seal_tells_every_bit() -> None:
-    sealed = seal(b"some data")
-    assert unseal(sealed) == b"some data"
-    assert unseal(b"\x90 of an earlier version") == b"\x90 of an earlier version"
+    sealed = add_checksum(b"some data")
+    assert strip_checksum(sealed) == b"some data"
+    assert strip_checksum(b"\x90 of an earlier version") == b"\x90 of an earlier version"
     for bit in range(8, len(sealed) * 8):
         damaged = bytearray(sealed)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(StoreCorruptedError, match="checksum"):
-            unseal(bytes(damaged))
+            strip_checksum(bytes(damaged))

@@ -9,9 +9,9 @@ import pytest
 
 from postroad.core.errors import StoreError, StoreLockedError, StoreMismatchError
 from postroad.durable import DurableQueues, Message, StaticPeerDirectory, Store, Transaction
-from postroad.durable.store import queries as query
-from postroad.durable.store.postgres import PostgresBackend
-from postroad.durable.store.schema import MIGRATIONS
+from postroad.durable.store.backends.postgres import PostgresBackend
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.schema import MIGRATIONS
 from postroad.flows import FlowService
 from postroad.net import MessagingService
 from tests.contract.store_behaviour import bodies, when_possible
@@ -40,15 +40,15 @@ async def check_it_has_ended(store: Store, failure: type[StoreError], text: str)
         await post_when_possible(store, b"lost")
     assert store.ended.done()
     with pytest.raises(failure, match=text):
-        await store.begin()
+        await store.begin_transaction()
     with pytest.raises(failure, match=text):
         await store.read(query.list_peers)
     with pytest.raises(failure, match=text):
-        store.read_now(query.list_peers)
+        store.read_blocking(query.list_peers)
 
 
 async def test_idle_store_notices_that_commits_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PostgresBackend, "look_after_s", 0.05)
+    monkeypatch.setattr(PostgresBackend, "idle_check_s", 0.05)
     with fresh_database() as dsn:
         database = ReplicatedDatabase(dsn)
         async with opened(database.store()) as store:
@@ -100,7 +100,7 @@ async def test_store_whose_copy_went_its_own_way_ends(database: Replicated, more
         await asyncio.to_thread(database.copy)
         for number in range(5):
             await post_when_possible(store, b"%d" % number)
-        count = store._ledger.commits + more
+        count = store._tables.commits + more
         await asyncio.to_thread(database.fail_over)
         database.execute(
             f"UPDATE postroad_meta SET value = '{count} 0123456789abcdef'"
@@ -136,13 +136,13 @@ async def test_what_waits_for_a_store_that_ends_is_told(database: Replicated) ->
     async with opened(database.store()) as store:
         await asyncio.to_thread(database.copy)
         await post_when_possible(store, b"1")
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.execute("SELECT 1")
         waiting = [asyncio.create_task(post(store, PEER, b"%d" % number)) for number in range(3)]
-        beginning = asyncio.create_task(store.begin())
+        beginning = asyncio.create_task(store.begin_transaction())
         await asyncio.sleep(0)
         await asyncio.to_thread(database.fail_over)
-        turn.end(None)
+        turn.finish(None)
         async with asyncio.timeout(DEADLINE_S):
             outcomes = await asyncio.gather(*waiting, beginning, return_exceptions=True)
         assert all(isinstance(outcome, StoreError) for outcome in outcomes)

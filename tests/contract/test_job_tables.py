@@ -8,9 +8,9 @@ import pytest
 
 from postroad.core.errors import StoreMismatchError
 from postroad.durable import SqliteStore, Store, store_from_url
-from postroad.durable.store.database import Database
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.schema import write_meta
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.tables.schema import write_meta
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.pipeline.connectors import Split
 from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.records import (
@@ -54,9 +54,9 @@ OLD_TABLES = (
 
 
 async def make_old_store(store: Store) -> None:
-    def make(ledger: Ledger) -> None:
+    def make(ledger: StoreTables) -> None:
         for statement in OLD_TABLES:
-            ledger.database.execute(statement.format_map(store.types))
+            ledger.database.execute(statement.format_map(store.column_types))
         write_meta(ledger.database, "pipeline.schema", "1")
 
     await store.open("alpha")
@@ -64,9 +64,9 @@ async def make_old_store(store: Store) -> None:
 
 
 async def check_old_store(store: Store) -> None:
-    def change(ledger: Ledger) -> None:
-        create_tables(store.types, ledger.database)
-        create_tables(store.types, ledger.database)
+    def change(ledger: StoreTables) -> None:
+        create_tables(store.column_types, ledger.database)
+        create_tables(store.column_types, ledger.database)
         jobs = JobStore(ledger.database, "job")
         jobs.open()
         assert jobs.last_committed_batch("old") == 6
@@ -105,7 +105,7 @@ async def test_tables_of_a_newer_version_are_refused(tmp_path: Path) -> None:
     try:
         await store.write(lambda it: write_meta(it.database, "pipeline.schema", "99"))
         with pytest.raises(StoreMismatchError, match="schema 99"):
-            await store.write(lambda it: create_tables(store.types, it.database))
+            await store.write(lambda it: create_tables(store.column_types, it.database))
     finally:
         await store.close()
 
@@ -114,8 +114,8 @@ async def test_runs_without_a_checkpoint_are_forgotten_after_a_while(tmp_path: P
     store = SqliteStore(tmp_path / "runs.db")
     await store.open("alpha")
 
-    def run_often(ledger: Ledger) -> int:
-        create_tables(store.types, ledger.database)
+    def run_often(ledger: StoreTables) -> int:
+        create_tables(store.column_types, ledger.database)
         jobs = JobStore(ledger.database, "job")
         jobs.open()
         for number in range(1_000):
@@ -131,7 +131,7 @@ async def test_runs_without_a_checkpoint_are_forgotten_after_a_while(tmp_path: P
         await store.close()
 
 
-def _count(database: Database) -> int:
+def _count(database: StoreConnection) -> int:
     return int(database.execute("SELECT COUNT(*) FROM postroad_pipeline_batches")[0][0])
 
 
@@ -139,7 +139,7 @@ async def test_roots_of_a_delivery_are_found_by_an_index(tmp_path: Path) -> None
     store = SqliteStore(tmp_path / "index.db")
     await store.open("alpha")
     try:
-        await store.write(lambda it: create_tables(store.types, it.database))
+        await store.write(lambda it: create_tables(store.column_types, it.database))
         plan = await store.read(
             lambda it: it.execute(
                 "EXPLAIN QUERY PLAN DELETE FROM postroad_pipeline_roots"

@@ -54,7 +54,7 @@ async def test_rows_and_texts_are_made_as_the_function_says(sqlite_store: Store)
         row = connection.execute("SELECT x, 'text' AS text FROM mine").fetchone()
         return row["x"], row["text"]
 
-    turn = await sqlite_store.begin()
+    turn = await sqlite_store.begin_transaction()
     assert await turn.call(work) == (1, b"text")
     assert await turn.execute("SELECT 'text'") == [("text",)]
     await keep(turn)
@@ -74,9 +74,9 @@ async def test_functions_of_sql_are_possible(sqlite_store: Store) -> None:
             connection.execute(42)  # type: ignore[arg-type]  # That is the mistake.
         return cursor.arraysize
 
-    turn = await sqlite_store.begin()
+    turn = await sqlite_store.begin_transaction()
     assert await turn.call(work) == 2
-    turn.end(None)
+    turn.finish(None)
 
 
 async def test_trouble_of_others_is_not_the_stores(sqlite_store: Store, tmp_path: Path) -> None:
@@ -84,14 +84,14 @@ async def test_trouble_of_others_is_not_the_stores(sqlite_store: Store, tmp_path
         insert(connection, 1)
         sqlite3.connect(tmp_path / "nowhere" / "other.db")
 
-    turn = await sqlite_store.begin()
+    turn = await sqlite_store.begin_transaction()
     with pytest.raises(sqlite3.OperationalError):
         await turn.call(work)
-    turn.end(None)
+    turn.finish(None)
 
 
 async def test_trouble_of_the_store_is_named(sqlite_store: Store) -> None:
-    database = sqlite_store._ledger.database
+    database = sqlite_store._tables.database
 
     def work(connection: sqlite3.Connection) -> None:
         database.execute("PRAGMA query_only = ON")
@@ -100,10 +100,10 @@ async def test_trouble_of_the_store_is_named(sqlite_store: Store) -> None:
         finally:
             database.execute("PRAGMA query_only = OFF")
 
-    turn = await sqlite_store.begin()
+    turn = await sqlite_store.begin_transaction()
     with pytest.raises(StoreUnavailableError, match="cannot be used now"):
         await turn.call(work)
-    turn.end(None)
+    turn.finish(None)
     await post(sqlite_store, PEER, b"1")
 
 
@@ -120,7 +120,7 @@ async def test_statements_may_be_composed_or_bytes(postgres_store: Store) -> Non
                 connection.execute(statement)
         return connection.execute("SELECT x FROM mine ORDER BY x", params=()).fetchall()
 
-    turn = await postgres_store.begin()
+    turn = await postgres_store.begin_transaction()
     assert await turn.call(work) == [(1,), (2,)]
     await keep(turn)
     assert await rows(postgres_store) == [1, 2]
@@ -139,7 +139,7 @@ async def test_rows_and_cursors_are_those_of_the_driver(postgres_store: Store) -
             assert list(cursor) == [(1,), (2,), (3,)]
         left.append(connection.cursor("left_open").execute("SELECT x FROM mine"))
 
-    turn = await postgres_store.begin()
+    turn = await postgres_store.begin_transaction()
     await turn.call(work)
     await keep(turn)
     assert await rows(postgres_store) == [1, 2, 3]
@@ -151,9 +151,9 @@ async def test_types_nobody_knows_stay_texts(postgres_store: Store) -> None:
         assert connection.execute("SELECT 'bad'::mood;").fetchone() == ("bad",)
         assert connection.execute("SELECT 'a;b'").fetchone() == ("a;b",)
 
-    turn = await postgres_store.begin()
+    turn = await postgres_store.begin_transaction()
     await turn.call(work)
-    turn.end(None)
+    turn.finish(None)
 
 
 async def test_rows_are_copied(postgres_store: Store) -> None:
@@ -174,7 +174,7 @@ async def test_rows_are_copied(postgres_store: Store) -> None:
             copy.write_row((3,))
         insert(connection, 4)
 
-    turn = await postgres_store.begin()
+    turn = await postgres_store.begin_transaction()
     await turn.call(work)
     await keep(turn)
     assert await rows(postgres_store) == [1, 2, 4]
@@ -186,9 +186,9 @@ async def test_what_lies_below_the_driver_is_refused(postgres_store: Store) -> N
             with pytest.raises(UsageError, match=f"{name} is not for"):
                 getattr(connection, name)
 
-    turn = await postgres_store.begin()
+    turn = await postgres_store.begin_transaction()
     await turn.call(work)
-    turn.end(None)
+    turn.finish(None)
 
 
 async def test_a_closed_cursor_is_not_the_stores_trouble(postgres_store: Store) -> None:
@@ -197,7 +197,7 @@ async def test_a_closed_cursor_is_not_the_stores_trouble(postgres_store: Store) 
         cursor.close()
         cursor.execute("SELECT 1")
 
-    turn = await postgres_store.begin()
+    turn = await postgres_store.begin_transaction()
     with pytest.raises(psycopg.InterfaceError):
         await turn.call(work)
     await turn.execute("INSERT INTO mine VALUES (1)")
@@ -221,24 +221,24 @@ async def test_connection_lost_in_a_function_is_named(postgres_store: Store, dsn
         end_own_session(dsn, found)
         session.execute(sqlalchemy.text("INSERT INTO mine VALUES (3)"))
 
-    turn = await postgres_store.begin()
+    turn = await postgres_store.begin_transaction()
     with pytest.raises(StoreUnavailableError):
         await turn.call(work)
-    turn.end(None)
-    turn = await when_possible(postgres_store.begin)
+    turn.finish(None)
+    turn = await when_possible(postgres_store.begin_transaction)
     with pytest.raises(StoreUnavailableError):
         await turn.call_with_session(work_in_session)
-    turn.end(None)
+    turn.finish(None)
 
     async def insert_again() -> None:
         # A transaction may begin before the loss of the connection is seen.
-        turn = await postgres_store.begin()
+        turn = await postgres_store.begin_transaction()
         try:
             await turn.call_with_session(
                 lambda session: session.execute(sqlalchemy.text("INSERT INTO mine VALUES (4)"))
             )
         except StoreUnavailableError:
-            turn.end(None)
+            turn.finish(None)
             raise
         await keep(turn)
 

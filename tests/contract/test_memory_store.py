@@ -14,7 +14,7 @@ from postroad.core.errors import (
     StoreUnavailableError,
 )
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.durable.store import queries as query
+from postroad.durable.store.tables import queries as query
 from tests.contract.store_behaviour import bodies, make_table, rows
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.nodes import OWN, PEER, once, opened, post, posting_of, raising
@@ -44,7 +44,7 @@ async def test_a_read_only_disk_in_memory() -> None:
             assert await bodies(store) == [b"1"]
             async with asyncio.timeout(1):
                 with pytest.raises(StoreUnavailableError, match="read-only"):
-                    await store.begin()
+                    await store.begin_transaction()
         finally:
             disk.is_read_only = False
 
@@ -85,7 +85,7 @@ async def test_a_crash_before_a_commit_leaves_all_of_it_or_nothing() -> None:
             await post(store, PEER, b"3")
             peer = await store.read(query.find_peer, PEER)
             assert peer is not None
-            assert peer.head == len(await bodies(store))
+            assert peer.last_seq == len(await bodies(store))
     assert outcomes == {(), (b"1", b"2")}
 
 
@@ -103,7 +103,7 @@ async def test_what_was_not_about_to_be_committed_is_gone_after_a_crash() -> Non
         store = MemoryStore(disk)
         await store.open(OWN)
         await make_table(store)
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.execute("INSERT INTO mine VALUES (1)")
         store.writer._task.cancel()
         await asyncio.gather(store.writer._task, return_exceptions=True)
@@ -116,19 +116,19 @@ async def test_what_was_not_about_to_be_committed_is_gone_after_a_crash() -> Non
 async def test_no_copy_is_made_in_the_middle_of_a_transaction() -> None:
     disk = MemoryDisk()
     async with opened(MemoryStore(disk)) as store:
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.execute("SELECT 1")
         with pytest.raises(StoreUnavailableError, match="another moment"):
             disk.backup()
-        turn.end(None)
+        turn.finish(None)
 
 
 def test_memory_store_when_several_threads_use_its_connection_never_locks_up() -> None:
     program = """
 import threading
-from postroad.durable.store.memory import MemoryDatabase, MemoryDisk
+from postroad.durable.store.backends.memory import MemoryStoreConnection, MemoryDisk
 
-database = MemoryDatabase(MemoryDisk())
+database = MemoryStoreConnection(MemoryDisk())
 
 def read(thread):
     for number in range(1000):

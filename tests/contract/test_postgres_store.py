@@ -25,7 +25,7 @@ from postroad.durable import (
     Store,
     Transaction,
 )
-from postroad.durable.store import queries as query
+from postroad.durable.store.tables import queries as query
 from postroad.net import MessagingService
 from tests.contract.store_behaviour import (
     bodies,
@@ -115,19 +115,19 @@ async def test_a_connection_lost_at_the_commit(dsn: str, point: str) -> None:
 async def test_a_transaction_whose_connection_is_lost(dsn: str) -> None:
     async with opened(PostgresStore(dsn)) as store:
         await make_table(store)
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.execute("INSERT INTO mine VALUES (1)")
-        waiting = asyncio.create_task(store.begin())
+        waiting = asyncio.create_task(store.begin_transaction())
         end_sessions(dsn)
         with pytest.raises(StoreUnavailableError):
             await turn.execute("INSERT INTO mine VALUES (2)")
         posting = posting_of(PEER, b"with them")
-        turn.end(posting)
+        turn.finish(posting)
         with pytest.raises(StoreUnavailableError):
             await posting.done
         outcome = (await asyncio.gather(waiting, return_exceptions=True))[0]
         if not isinstance(outcome, BaseException):
-            outcome.end(None)
+            outcome.finish(None)
         await post_when_possible(store, b"1")
         assert await read_when_possible(store) == [b"1"]
         assert await rows(store) == []
@@ -144,7 +144,7 @@ async def test_a_process_whose_store_was_used_by_another_writes_nothing_more(dsn
     with pytest.raises(StoreLockedError, match="start this one again"):
         await post_when_possible(store, b"lost")
     with pytest.raises(StoreLockedError):
-        await store.begin()
+        await store.begin_transaction()
     await store.close()
     async with opened(PostgresStore(dsn)) as again:
         assert await bodies(again) == [b"1", b"2"]
@@ -201,7 +201,7 @@ async def test_messages_whose_connection_is_lost_are_handled_again(dsn: str) -> 
         await mail.consume(QUEUE, handle, concurrency=1)
         await eventually(lambda: handled[1:][-2:] == [b"1", b"2"], "both were handled again")
     async with opened(PostgresStore(dsn)) as store:
-        assert await store.read(query.browse_queue, QUEUE, 10) == []
+        assert await store.read(query.peek_queue, QUEUE, 10) == []
 
 
 async def test_a_server_that_dies_and_comes_back(server: PostgresServer) -> None:
@@ -211,7 +211,7 @@ async def test_a_server_that_dies_and_comes_back(server: PostgresServer) -> None
             server.kill()
             # Nobody can know what became of the first one; those that follow are refused.
             first = asyncio.create_task(post(store, PEER, b"2", idempotency_key="2"))
-            await eventually(store.writer.round.locked, "the first one is being written")
+            await eventually(store.writer.commit_lock.locked, "the first one is being written")
             with pytest.raises(StoreUnavailableError):
                 await post(store, PEER, b"refused")
             server.start()

@@ -21,8 +21,8 @@ from postroad.durable import (
     Store,
     StoredMessage,
 )
-from postroad.durable.store import queries as query
-from postroad.durable.store.database import Database
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.tables import queries as query
 from postroad.pipeline import (
     InputConnector,
     LocalRunner,
@@ -127,7 +127,7 @@ class QueueInputBehaviour(InputBehaviour, UnboundedBehaviour, UndecodableBehavio
             await runner.run()
         async with source._stores.borrow() as store:
             assert await store.read(query.sizes_by_sender) == {}
-            assert len(await store.read(query.browse_outbox, PEER, 100)) == SEGMENTS
+            assert len(await store.read(query.peek_outbox, PEER, 100)) == SEGMENTS
 
 
 class TestInputInMemory(QueueInputBehaviour):
@@ -170,10 +170,10 @@ class Outbox(Target):
         assert {it.queue for it in letters} <= {"results"}
         return [msgspec.json.decode(it.body) for it in letters]
 
-    def _find(self, database: Database) -> list[StoredMessage]:
+    def _find(self, database: StoreConnection) -> list[StoredMessage]:
         if self._peer == JOB:
-            return query.browse_queue(database, "results", 1_000)
-        return query.browse_outbox(database, self._peer, 1_000)
+            return query.peek_queue(database, "results", 1_000)
+        return query.peek_outbox(database, self._peer, 1_000)
 
 
 class QueueOutputBehaviour(OutputBehaviour, UnwritableBehaviour, PortableOutputBehaviour):

@@ -16,7 +16,7 @@ from postroad.durable import (
     StaticPeerDirectory,
 )
 from postroad.durable.bridges.outbox_ack import OutboxAckMutation
-from postroad.durable.store.units import Unit
+from postroad.durable.store.mutations import Mutation
 from postroad.net import MessagingService
 from tests.support.deadlines import eventually
 from tests.support.durable.nodes import OWN, PEER
@@ -75,7 +75,7 @@ async def until_taken(mail: DurableQueues) -> None:
 
 
 async def dead_bodies(mail: DurableQueues) -> list[bytes]:
-    return [dead.letter.body for dead in await mail.dead_letters.list()]
+    return [dead.message.body for dead in await mail.dead_letters.list()]
 
 
 class Outage:
@@ -85,7 +85,7 @@ class Outage:
         self._times = times
         self.failed = 0
 
-    def __call__(self, units: list[Unit]) -> None:
+    def __call__(self, units: list[Mutation]) -> None:
         if self.failed < self._times and any(isinstance(unit, OutboxAckMutation) for unit in units):
             self.failed += 1
             raise StoreUnavailableError("away")

@@ -26,8 +26,8 @@ from postroad.durable import (
     Transaction,
 )
 from postroad.durable.store import writer
-from postroad.durable.store.database import Database
-from postroad.durable.store.turn import Turn
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.savepoints import SavepointTransaction
 from postroad.net import MessagingService
 from tests.contract.store_behaviour import bodies, keep, make_table, rows, when_possible
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -74,26 +74,26 @@ async def sqlite(tmp_path: Path) -> AsyncIterator[Store]:
 @pytest.fixture
 def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, all turns that wait share a commit."""
-    monkeypatch.setattr(writer, "_ROUND_S", DEADLINE_S)
+    monkeypatch.setattr(writer, "_GROUP_S", DEADLINE_S)
 
 
-async def run(turn: Turn, *statements: str) -> asyncio.Future[None]:
+async def run(turn: SavepointTransaction, *statements: str) -> asyncio.Future[None]:
     """Run statements in a turn, and have it committed with what was run before and after."""
     for statement in statements:
         await turn.execute(statement)
     posting = posting_of(PEER, statements[0].encode())
-    turn.end(posting)
+    turn.finish(posting)
     return posting.done
 
 
-def count_waiting(database: Database) -> int:
+def count_waiting(database: StoreConnection) -> int:
     """Messages that are neither handled nor dead."""
     tables = ("postroad_inbox", "postroad_aside")
     return sum(database.execute(f"SELECT COUNT(*) FROM {table}")[0][0] for table in tables)
 
 
 async def execute(store: Store, *statements: str) -> None:
-    await (await run(await store.begin(), *statements))
+    await (await run(await store.begin_transaction(), *statements))
 
 
 # Deferred constraints.
@@ -103,8 +103,8 @@ async def execute(store: Store, *statements: str) -> None:
 async def test_deferred_constraint_fails_only_whoever_broke_it(postgres: Store) -> None:
     await execute(postgres, *DEFERRED, "INSERT INTO parent VALUES (1)")
     before = postgres.writer.commits
-    first = await postgres.begin()
-    waiting = [asyncio.create_task(postgres.begin()) for _ in range(3)]
+    first = await postgres.begin_transaction()
+    waiting = [asyncio.create_task(postgres.begin_transaction()) for _ in range(3)]
     await asyncio.sleep(0)
     beside = posting_of(PEER, b"beside")
     postgres.submit(beside)
@@ -155,9 +155,9 @@ async def test_deferred_constraint_makes_no_dead_letters_of_others(postgres: Sto
         retry = RetryPolicy(max_attempts=2, initial_delay_s=0.01)
         await mail.consume(QUEUE, handle, concurrency=4, retry=retry)
 
-        await eventually(lambda: mail.store.read_now(count_waiting) == 0, "all is over")
+        await eventually(lambda: mail.store.read_blocking(count_waiting) == 0, "all is over")
         dead = await mail.dead_letters.list()
-    assert sorted(it.letter.body for it in dead) == [b"bad 15", b"bad 25", b"bad 5"]
+    assert sorted(it.message.body for it in dead) == [b"bad 15", b"bad 25", b"bad 5"]
 
 
 # Settings and locks of a session.
@@ -205,18 +205,18 @@ async def test_settings_of_one_transaction_are_its_own(postgres: Store, dsn: str
     shown = await postgres.write(lambda ledger: show(ledger.database))
     at_commit: list[list[str]] = []
     for number, statement in enumerate(SETTING):
-        turn = await postgres.begin()
+        turn = await postgres.begin_transaction()
         await turn.execute(f"INSERT INTO postroad.mine VALUES ({number})")
         await turn.execute(statement)
-        look = once(lambda: at_commit.append(show(postgres._ledger.database)))
+        look = once(lambda: at_commit.append(show(postgres._tables.database)))
         with faults.arm_fault_point("durable.commit.before", look):
             await keep(turn, statement.encode())
         assert at_commit.pop() == shown, statement
         await post(postgres, PEER, b"after")
         # Undone it leaves as little.
-        turn = await postgres.begin()
+        turn = await postgres.begin_transaction()
         await turn.execute(statement)
-        turn.end(None)
+        turn.finish(None)
         await post(postgres, PEER, b"after")
         assert await postgres.write(lambda ledger: show(ledger.database)) == shown, statement
         assert count_locks(dsn) == 1, statement
@@ -227,13 +227,13 @@ async def test_what_is_prepared_for_others_is_not_dropped_for_long(postgres: Sto
     for _ in range(8):
         await post(postgres, PEER, b"so that the driver prepares statements")
     for statement in ("DEALLOCATE ALL", "DISCARD ALL", "/**/ discard plans"):
-        turn = await postgres.begin()
+        turn = await postgres.begin_transaction()
         with pytest.raises(UsageError, match="disturb the connection"):
             await turn.execute(statement)
-        turn.end(None)
-    turn = await postgres.begin()
+        turn.finish(None)
+    turn = await postgres.begin_transaction()
     await turn.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")
-    turn.end(None)
+    turn.finish(None)
     for _ in range(8):
         await when_possible(lambda: post(postgres, PEER, b"after"))
 
@@ -248,7 +248,7 @@ async def test_lock_of_another_client_fails_whoever_waits_for_it(dsn: str) -> No
         await execute(store, "INSERT INTO mine VALUES (1)")
         with psycopg.connect(dsn) as other:
             other.execute("SELECT x FROM postroad.mine FOR UPDATE")
-            turn = await store.begin()
+            turn = await store.begin_transaction()
             beside = posting_of(PEER, b"beside")
             store.submit(beside)
             with pytest.raises(psycopg.errors.LockNotAvailable):
@@ -264,13 +264,13 @@ async def test_lock_of_another_client_fails_whoever_waits_for_it(dsn: str) -> No
 async def test_statement_without_limits_keeps_nobody_waiting(dsn: str) -> None:
     config = DurableQueuesConfig(transaction_timeout_s=0.2)
     async with opened(PostgresStore(dsn), config=config) as store:
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.execute("SET LOCAL statement_timeout = 0")
         sleeping = asyncio.create_task(turn.execute("SELECT pg_sleep(600)"))
         await post(store, PEER, b"others go on")
         with pytest.raises(psycopg.errors.QueryCanceled):
             await sleeping
-        assert turn.is_lost
+        assert turn.is_timed_out
 
 
 # Tables of a session that have the names of the store's own.
@@ -295,14 +295,14 @@ async def test_temporary_table_with_a_name_of_the_store_hides_nothing(postgres: 
 async def test_temporary_table_with_a_name_of_the_store_is_refused(sqlite: Store) -> None:
     *shadows, harmless = SHADOWS
     for statement in shadows:
-        turn = await sqlite.begin()
+        turn = await sqlite.begin_transaction()
         for way in ways(turn):
             with pytest.raises(UsageError, match="others commit with"):
                 await way(statement)
                 pytest.fail(f"{statement} was let through")
-        turn.end(None)
+        turn.finish(None)
         await post(sqlite, PEER, b"after")
-    turn = await sqlite.begin()
+    turn = await sqlite.begin_transaction()
     await turn.execute(harmless)
     await turn.execute("ALTER TABLE shadow RENAME TO another")
     with pytest.raises(UsageError, match="others commit with"):
@@ -348,7 +348,7 @@ TABLES = (
 )
 
 
-def ways(turn: Turn) -> list[Any]:
+def ways(turn: SavepointTransaction) -> list[Any]:
     """How a user may run a statement."""
     return [
         turn.execute,
@@ -360,7 +360,7 @@ def ways(turn: Turn) -> list[Any]:
 
 async def test_statement_that_would_undo_or_set_everything_is_refused(sqlite: Store) -> None:
     await execute(sqlite, *TABLES)
-    turn = await sqlite.begin()
+    turn = await sqlite.begin_transaction()
     beside = posting_of(PEER, b"beside")
     sqlite.submit(beside)
     await turn.execute("INSERT INTO mine VALUES (1)")
@@ -390,8 +390,8 @@ async def test_table_that_undoes_everything_fails_only_the_guilty(
     sqlite: Store, bad: str, is_caught: bool
 ) -> None:
     await execute(sqlite, *TABLES)
-    first = await sqlite.begin()
-    waiting = asyncio.create_task(sqlite.begin())
+    first = await sqlite.begin_transaction()
+    waiting = asyncio.create_task(sqlite.begin_transaction())
     beside = posting_of(PEER, b"beside")
     sqlite.submit(beside)
     innocent = await run(first, "INSERT INTO mine VALUES (1)")
@@ -401,7 +401,7 @@ async def test_table_that_undoes_everything_fails_only_the_guilty(
     with pytest.raises(TransactionAbortedError):
         await turn.execute("INSERT INTO mine VALUES (2)")
     guilty = posting_of(PEER, b"guilty")
-    turn.end(guilty if is_caught else None)
+    turn.finish(guilty if is_caught else None)
     with pytest.raises(TransactionAbortedError, match="begin again"):
         await innocent
     await beside.done
@@ -419,9 +419,9 @@ async def test_only_one_beside_a_statement_that_undid_everything_is_committed(
     await execute(sqlite, *TABLES)
     beside = posting_of(PEER, b"beside")
     sqlite.submit(beside)
-    turn = await sqlite.begin()
+    turn = await sqlite.begin_transaction()
     with pytest.raises(sqlite3.IntegrityError):
         await turn.execute("INSERT INTO strict VALUES (NULL)")
-    turn.end(None)
+    turn.finish(None)
     await beside.done
     assert (await bodies(sqlite))[-1] == b"beside"

@@ -20,11 +20,11 @@ from postroad.core.errors import (
     StoreUnavailableError,
 )
 from postroad.durable import DurableQueuesConfig, SqliteStore, Store
-from postroad.durable.store import queries as query
-from postroad.durable.store import sqlite
-from postroad.durable.store.database import Database
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.sqlite import SqliteDatabase
+from postroad.durable.store.backends import sqlite
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.backends.sqlite import SqliteStoreConnection
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.net import owned_files
 from tests.contract.store_behaviour import bodies, make_table, open_both_at_once, rows
 from tests.support.deadlines import DEADLINE_S
@@ -135,10 +135,10 @@ async def test_a_full_disk_leaves_everything_as_it_was(path: Path) -> None:
         with files_limited_to(400_000):
             with pytest.raises(StoreUnavailableError, match="cannot be used now"):
                 await post(store, PEER, bytes(500_000))
-            turn = await store.begin()
+            turn = await store.begin_transaction()
             await turn.execute("INSERT INTO mine VALUES (1)")
             posting = posting_of(PEER, bytes(500_000))
-            turn.end(posting)
+            turn.finish(posting)
             with pytest.raises(StoreUnavailableError):
                 await posting.done
             assert await bodies(store) == [b"1"]
@@ -146,7 +146,10 @@ async def test_a_full_disk_leaves_everything_as_it_was(path: Path) -> None:
         assert await rows(store) == []
     async with opened(SqliteStore(path)) as store:
         assert await bodies(store) == [b"1", b"2"]
-        assert [page.first for page in await store.read(query.read_pages, 1, 0, 9)] == [1, 2]
+        assert [page.first for page in await store.read(query.read_outbox_batches, 1, 0, 9)] == [
+            1,
+            2,
+        ]
 
 
 async def test_a_copy_can_be_made_while_the_store_is_used(path: Path, tmp_path: Path) -> None:
@@ -154,10 +157,10 @@ async def test_a_copy_can_be_made_while_the_store_is_used(path: Path, tmp_path: 
     store = SqliteStore(path)
     async with opened(store):
         await post(store, PEER, b"1")
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         await turn.execute("CREATE TABLE mine (x BIGINT)")
         await store.backup(copy)
-        turn.end(None)
+        turn.finish(None)
         await post(store, PEER, b"2")
     async with opened(SqliteStore(copy)) as copied:
         assert copied.id == store.id
@@ -262,9 +265,9 @@ async def test_a_log_that_cannot_be_made_longer_stays_short(path: Path) -> None:
 # A long outbox.
 
 
-def count_steps(database: Database, function: Callable[..., object], *args: object) -> int:
+def count_steps(database: StoreConnection, function: Callable[..., object], *args: object) -> int:
     """About how many steps SQLite takes for something."""
-    assert isinstance(database, SqliteDatabase)
+    assert isinstance(database, SqliteStoreConnection)
     steps = 0
 
     def step() -> int:
@@ -284,19 +287,21 @@ async def cost_of_a_window(store: Store) -> int:
     """Steps to remove the first pages that wait for a peer, and to find the last ones."""
     peer = await store.read(query.find_peer, PEER)
     assert peer is not None
-    number = peer.settled + 10
+    number = peer.acked_seq + 10
     _, chain = await store.read(query.peer_and_chain, PEER, number)
     assert chain is not None
 
-    def settle(ledger: Ledger) -> int:
-        def act(database: Database) -> None:
-            ledger.outbox.settle(PEER, 1, number, chain, (), ledger.now_ms)
+    def settle(ledger: StoreTables) -> int:
+        def act(database: StoreConnection) -> None:
+            ledger.outbox.ack(PEER, 1, number, chain, (), ledger.now_ms)
 
         return count_steps(ledger.database, act)
 
     steps = await store.write(settle)
-    steps += await store.read(count_steps, query.read_pages_of_epoch, peer.id, peer.head - 10, 5)
-    steps += await store.read(count_steps, query.peer_and_chain, PEER, peer.head - 10)
+    steps += await store.read(
+        count_steps, query.read_outbox_batches_of_epoch, peer.id, peer.last_seq - 10, 5
+    )
+    steps += await store.read(count_steps, query.peer_and_chain, PEER, peer.last_seq - 10)
     return steps
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore, PostgresStore, SqliteStore, Store
 from tests.contract.store_behaviour import CommitBehaviour, OpeningBehaviour, store
-from tests.contract.store_early_behaviour import EarlyBehaviour
 from tests.contract.store_handling_behaviour import HeldBehaviour, LaneBehaviour
 from tests.contract.store_inbox_behaviour import RefusalBehaviour, StreamBehaviour
 from tests.contract.store_lending_behaviour import LendingBehaviour
@@ -21,14 +20,15 @@ from tests.contract.store_outbox_behaviour import (
     OutboxBehaviour,
     SettlingBehaviour,
 )
+from tests.contract.store_precommit_behaviour import EarlyBehaviour
 from tests.contract.store_queue_behaviour import QueueBehaviour
-from tests.contract.store_session_behaviour import SessionBehaviour
-from tests.contract.store_stretch_behaviour import (
+from tests.contract.store_range_behaviour import (
     BesideBehaviour,
     BoundPagesBehaviour,
     StretchBehaviour,
 )
-from tests.contract.store_turn_behaviour import FailureBehaviour, TurnBehaviour
+from tests.contract.store_savepoint_behaviour import FailureBehaviour, TurnBehaviour
+from tests.contract.store_session_behaviour import SessionBehaviour
 from tests.support.servers.postgres import fresh_database
 
 __all__ = ["store"]

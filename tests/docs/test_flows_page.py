@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from postroad import flows
-from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows import FlowService
 from postroad.flows.engine.mutations import FlowMutation
 from postroad.flows.machine.status import FlowStatus
@@ -58,7 +58,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[Committed]:
     seen: list[Committed] = []
     apply = FlowMutation.apply
 
-    def apply_and_tell(mutation: FlowMutation, ledger: Ledger) -> None:
+    def apply_and_tell(mutation: FlowMutation, ledger: StoreTables) -> None:
         apply(mutation, ledger)
         seen.append(
             Committed(

@@ -20,7 +20,7 @@ from postroad.durable.bridges.protocol import (
 )
 from postroad.durable.bridges.send_window import BridgeSendWindow, StreamIdentity
 from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
-from postroad.durable.store.rows import AsideLetter, OutPage
+from postroad.durable.store.tables.rows import DeferredMessage, OutboxBatch
 from postroad.durable.stored_messages import NEVER_MS, decode_batch, encode_batch
 from tests.support.durable.nodes import (
     NOW_MS,
@@ -43,7 +43,7 @@ class Desk:
 
     def __init__(self, *, is_ordered: bool) -> None:
         self.shelf = PrefetchBuffer(is_ordered=is_ordered, held={})
-        self.rows: dict[int, AsideLetter] = {}
+        self.rows: dict[int, DeferredMessage] = {}
         self.on_shelf: set[int] = set()
         self.in_hand: list[QueuedMessage] = []
         self.handled: list[StoredMessage] = []
@@ -58,7 +58,7 @@ class Desk:
         self._pages += 1
         self.shelf.add_batch(make_page([it for it in letters if it.is_fifo], self._pages))
 
-    def _write(self, aside: AsideLetter) -> None:
+    def _write(self, aside: DeferredMessage) -> None:
         self._rows += 1
         aside.id = self._rows
         self.rows[aside.id] = aside
@@ -97,9 +97,9 @@ class Desk:
         if (row := entry.deferred) is None:
             return
         del self.rows[row.id]
-        if row.holds_key:
-            key = row.letter.key
-            held = [it for it in self.rows.values() if it.holds_key and it.letter.key == key]
+        if row.blocks_key:
+            key = row.message.key
+            held = [it for it in self.rows.values() if it.blocks_key and it.message.key == key]
             if held:
                 min(held, key=lambda it: it.id).due_ms = NOW_MS
 
@@ -114,7 +114,7 @@ class Desk:
         if row is None:
             self._write(row := make_aside(entry.message))
         self.on_shelf.discard(row.id)
-        row.due_ms, row.holds_key = due_ms, entry.key is not None
+        row.due_ms, row.blocks_key = due_ms, entry.key is not None
 
     def give_back(self, entry: QueuedMessage) -> None:
         self.in_hand.remove(entry)
@@ -122,7 +122,7 @@ class Desk:
 
     def check_held_keys(self) -> None:
         """The shelf holds the keys that one would find in the store."""
-        held = {row.letter.key for row in self.rows.values() if row.holds_key}
+        held = {row.message.key for row in self.rows.values() if row.blocks_key}
         assert self.shelf.blocked_keys == len(held)
 
     def work_off(self, now_ms: int) -> None:
@@ -265,7 +265,7 @@ def test_windows_arrive_in_order_whatever_is_lost(sizes: list[int], script: list
     sender = Correspondent([make_letters(size) for size in sizes])
     receiver = Receiver(sender.chains[0])
     rows = [
-        OutPage(first, first + page.count - 1, page.chain, page.data)
+        OutboxBatch(first, first + page.count - 1, page.chain, page.data)
         for first, page in zip(sender.firsts, sender.pages, strict=False)
     ]
     course = StreamIdentity(peer="alpha", store=sender.store, epoch=1, token=1)

@@ -16,7 +16,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.durable.store.database import Database
+from postroad.durable.store.backends.backend import StoreConnection
 from postroad.pipeline import Job, JsonLinesOutput, LocalRunner, MemoryInput, MemoryOutput, Segment
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors import OutputConnector
@@ -88,7 +88,7 @@ class Ran:
     def _find(self, name: str) -> Function:
         return self._function
 
-    async def look(self, look: Callable[[Database], Any]) -> Any:
+    async def look(self, look: Callable[[StoreConnection], Any]) -> Any:
         store = MemoryStore(self._disk)
         await store.open("job")
         try:
@@ -142,7 +142,7 @@ def refuse_some(calls: Counter[int], segment: Segment) -> Segment:
     return segment
 
 
-def count_rows(database: Database) -> dict[str, int]:
+def count_rows(database: StoreConnection) -> dict[str, int]:
     tables = database.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'postroad_pipeline%'"
     )

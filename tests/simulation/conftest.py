@@ -9,7 +9,7 @@ import pytest
 from tests.support.tiers import TIER, Tier
 
 FOLDER = Path(__file__).parent
-QUICK_FILES = ("test_flows_coverage.py", "test_program.py", "test_threads.py")
+QUICK_FILES = ("test_flows_coverage.py", "test_program.py", "test_worker_threads.py")
 QUICK_TESTS = ("test_seeds_pass",)
 
 

@@ -20,15 +20,15 @@ from postroad.durable.bridges.send_window import BridgeSendWindow
 from postroad.durable.consumers.dispatcher import QueueDispatcher
 from postroad.durable.consumers.disposition import DispositionMutation
 from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
-from postroad.durable.store import streams
-from postroad.durable.store.database import Database
-from postroad.durable.store.ledger import Ledger, News
-from postroad.durable.store.outbox import Idempotence, Outbox
-from postroad.durable.store.rows import OutPage, Stream
-from postroad.durable.store.streams import Streams
-from postroad.durable.store.turn import Turn
-from postroad.durable.store.units import Unit, Work
-from postroad.durable.store.writer import Writer
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.mutations import FunctionMutation, Mutation
+from postroad.durable.store.savepoints import SavepointTransaction
+from postroad.durable.store.tables import streams
+from postroad.durable.store.tables.outbox import IdempotencyRecord, OutboxTable
+from postroad.durable.store.tables.rows import OutboxBatch, SenderStream
+from postroad.durable.store.tables.store_tables import CommitEvent, StoreTables
+from postroad.durable.store.tables.streams import StreamTable
+from postroad.durable.store.writer import GroupCommitWriter
 from postroad.testing import CRASH
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 
@@ -42,36 +42,38 @@ def test_seeds_pass(seeds: range) -> None:
 
 @BUGS.plant(CORRECTNESS, 1)
 def plant_watermark_before_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    take, report = Streams._take, Writer._report
-    untaken: dict[Streams, list[tuple[str, NewBatch, int, int]]] = {}
+    take, report = StreamTable._store_batch, GroupCommitWriter._report
+    untaken: dict[StreamTable, list[tuple[str, NewBatch, int, int]]] = {}
 
     def take_later(
-        self: Streams, sender: str, fresh: NewBatch, ahead_ms: int, now_ms: int
+        self: StreamTable, sender: str, fresh: NewBatch, ahead_ms: int, now_ms: int
     ) -> list[MessageRejection]:
         untaken.setdefault(self, []).append((sender, fresh, ahead_ms, now_ms))
         return []
 
-    def take_now(page: tuple[str, NewBatch, int, int], ledger: Ledger) -> None:
+    def take_now(page: tuple[str, NewBatch, int, int], ledger: StoreTables) -> None:
         take(ledger.streams, *page)
 
-    def report_and_take(self: Writer, units: Sequence[Unit], news: News) -> None:
+    def report_and_take(
+        self: GroupCommitWriter, units: Sequence[Mutation], news: CommitEvent
+    ) -> None:
         report(self, units, news)
-        for page in untaken.pop(self._ledger.streams, []):
-            self.submit(Work(partial(take_now, page)))
+        for page in untaken.pop(self._tables.streams, []):
+            self.submit(FunctionMutation(partial(take_now, page)))
 
-    monkeypatch.setattr(Streams, "_take", take_later)
-    monkeypatch.setattr(Writer, "_report", report_and_take)
+    monkeypatch.setattr(StreamTable, "_store_batch", take_later)
+    monkeypatch.setattr(GroupCommitWriter, "_report", report_and_take)
 
 
 @BUGS.replace(WindowMutation, "apply", LIVENESS, 5)
-def plant_acceptance_before_commit(accept: Any, self: WindowMutation, ledger: Ledger) -> None:
+def plant_acceptance_before_commit(accept: Any, self: WindowMutation, ledger: StoreTables) -> None:
     accept(self, ledger)
-    self.done.get_loop().call_soon_threadsafe(self.settle, None)
+    self.done.get_loop().call_soon_threadsafe(self.on_complete, None)
 
 
 @BUGS.replace(Bridge, "_send", LIVENESS, 0)
 async def plant_settled_when_sent(
-    send: Any, self: Bridge, outflow: BridgeSendWindow, pages: Sequence[OutPage]
+    send: Any, self: Bridge, outflow: BridgeSendWindow, pages: Sequence[OutboxBatch]
 ) -> None:
     await send(self, outflow, pages)
     answer = StreamAck(WindowStatus.ACCEPTED, pages[-1].last, pages[-1].chain, 1, [])
@@ -88,16 +90,20 @@ def plant_windows_not_sifted(
         first += page.count
 
 
-@BUGS.replace(Streams, "_remember", CORRECTNESS, 1)
+@BUGS.replace(StreamTable, "_record_progress", CORRECTNESS, 1)
 def plant_forgotten_refusals(
-    remember: Any, self: Streams, stream: Stream, before: int, refusals: Sequence[MessageRejection]
+    remember: Any,
+    self: StreamTable,
+    stream: SenderStream,
+    before: int,
+    refusals: Sequence[MessageRejection],
 ) -> None:
     remember(self, stream, before, ())
 
 
-@BUGS.replace(Outbox, "remember_posted", CORRECTNESS, 1)
+@BUGS.replace(OutboxTable, "record_sent", CORRECTNESS, 1)
 def plant_forgotten_idempotency_keys(
-    _: Any, self: Outbox, name: str, idempotence: Idempotence, id: int, now_ms: int
+    _: Any, self: OutboxTable, name: str, idempotence: IdempotencyRecord, id: int, now_ms: int
 ) -> None:
     """Note nothing."""
 
@@ -137,53 +143,55 @@ def plant_key_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> None:
         defer(self, entry, due_ms=due_ms, failures=failures, error=error)
         for _, aside in (*self.deferred, *self.rescheduled):
-            aside.holds_key = False
+            aside.blocks_key = False
 
     monkeypatch.setattr(DispositionMutation, "defer", let_go)
     monkeypatch.setattr(PrefetchBuffer, "block_key", PrefetchBuffer.finish)
 
 
-class Nothing(Unit):
+class Nothing(Mutation):
     """Has the statements of a transaction kept, and nothing else done."""
 
-    def apply(self, ledger: Ledger) -> None:
+    def apply(self, ledger: StoreTables) -> None:
         """Change nothing."""
 
-    def settle(self, error: Exception | None) -> None:
+    def on_complete(self, error: Exception | None) -> None:
         """Tell nobody."""
 
 
 @BUGS.plant(CORRECTNESS, 0)
 def plant_rows_apart_from_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    end = Turn.end
+    end = SavepointTransaction.finish
 
     def submit_later(self: QueueDispatcher, unit: DispositionMutation) -> None:
         asyncio.get_running_loop().call_later(0.01, self.submit, unit)
 
-    def end_without(self: Turn, unit: Unit | None) -> None:
+    def end_without(self: SavepointTransaction, unit: Mutation | None) -> None:
         end(self, Nothing() if isinstance(unit, DispositionMutation) else unit)
 
     monkeypatch.setattr(QueueDispatcher, "track", submit_later)
-    monkeypatch.setattr(Turn, "end", end_without)
+    monkeypatch.setattr(SavepointTransaction, "finish", end_without)
 
 
-@BUGS.replace(Turn, "end", CORRECTNESS, 1)
-def plant_statements_not_undone(end: Any, self: Turn, unit: Unit | None) -> None:
+@BUGS.replace(SavepointTransaction, "finish", CORRECTNESS, 1)
+def plant_statements_not_undone(
+    end: Any, self: SavepointTransaction, unit: Mutation | None
+) -> None:
     end(self, unit or Nothing())
 
 
-@BUGS.replace(Ledger, "has_happened", LIVENESS, 4)
-def plant_every_failed_commit_undone(_: Any, self: Ledger, database: Database) -> bool:
+@BUGS.replace(StoreTables, "is_last_commit_durable", LIVENESS, 4)
+def plant_every_failed_commit_undone(_: Any, self: StoreTables, database: StoreConnection) -> bool:
     return False
 
 
-@BUGS.replace(Outbox, "flush", CORRECTNESS, 17)
-def plant_batch_in_parts(flush: Any, self: Outbox, now_ms: int) -> None:
-    kept = {name: encoded[:1] for name, encoded in self._posted.items()}
-    rest = {name: encoded[1:] for name, encoded in self._posted.items() if encoded[1:]}
-    self._posted = kept
+@BUGS.replace(OutboxTable, "flush", CORRECTNESS, 17)
+def plant_batch_in_parts(flush: Any, self: OutboxTable, now_ms: int) -> None:
+    kept = {name: encoded[:1] for name, encoded in self._queued.items()}
+    rest = {name: encoded[1:] for name, encoded in self._queued.items() if encoded[1:]}
+    self._queued = kept
     flush(self, now_ms)
-    self._posted = rest
+    self._queued = rest
 
 
 @BUGS.replace(QueueDispatcher, "_flush_acks", CRASH, 3)

@@ -20,9 +20,9 @@ from postroad.durable import (
     OutgoingMessage,
     Transaction,
 )
-from postroad.durable.store.database import Database
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.schema import read_meta, write_meta
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.tables.schema import read_meta, write_meta
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.testing import LivenessFailure, SimCluster
 from tests.simulation.durable.process import Machine
 from tests.support.tiers import by_tier
@@ -122,17 +122,17 @@ def test_node_whose_database_loses_commits_goes_on_from_what_it_has() -> None:
 def test_stories_need_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that trusts its memory is found out."""
 
-    def begin(ledger: Ledger, now_ms: int) -> None:
+    def begin(ledger: StoreTables, now_ms: int) -> None:
         ledger.now_ms = now_ms
         ledger.database.begin()
         ledger._next_mark = str(ledger.commits + 1)
-        write_meta(ledger.database, ledger._counter, ledger._next_mark)
+        write_meta(ledger.database, ledger._mark_key, ledger._next_mark)
 
-    def has_happened(ledger: Ledger, database: Database | None = None) -> bool:
-        return read_meta(ledger.database, ledger._counter) == ledger._next_mark
+    def has_happened(ledger: StoreTables, database: StoreConnection | None = None) -> bool:
+        return read_meta(ledger.database, ledger._mark_key) == ledger._next_mark
 
-    monkeypatch.setattr(Ledger, "begin", begin)
-    monkeypatch.setattr(Ledger, "has_happened", has_happened)
+    monkeypatch.setattr(StoreTables, "begin", begin)
+    monkeypatch.setattr(StoreTables, "is_last_commit_durable", has_happened)
     found = 0
     for seed in range(SEEDS):
         try:

@@ -7,7 +7,7 @@ import pytest
 
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import DurableQueues, Message, OutgoingMessage, Transaction
-from postroad.durable.store import streams
+from postroad.durable.store.tables import streams
 from postroad.testing import SimCluster
 from tests.simulation.durable.pair import CONFIG, DELIVERY_S, Pair
 from tests.simulation.durable.process import Machine
@@ -126,7 +126,7 @@ def test_refusal_is_remembered_until_its_sender_has_it_on_disk(seed: int) -> Non
 def test_refusals_that_are_told_in_parts_are_all_dead_letters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streams, "_REFUSALS_MAX", 2)
+    monkeypatch.setattr(streams, "_REJECTIONS_MAX", 2)
     words = ["a", "b", "c", "d", "e"]
     with SimCluster(5) as sim:
         pair = Pair(sim)

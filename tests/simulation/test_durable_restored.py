@@ -4,7 +4,7 @@ import pytest
 
 from postroad.durable.bridges import bridge
 from postroad.durable.bridges.protocol import StreamAck
-from postroad.durable.store.rows import Peer
+from postroad.durable.store.tables.rows import PeerState
 from postroad.testing import LivenessFailure, SimCluster
 from tests.simulation.durable.pair import Pair
 
@@ -94,7 +94,7 @@ def test_new_epoch_survives_a_crash() -> None:
 
 
 def test_stories_need_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    def trust(peer: Peer, answer: StreamAck, chain_here: bytes | None) -> None:
+    def trust(peer: PeerState, answer: StreamAck, chain_here: bytes | None) -> None:
         """Compare nothing."""
 
     monkeypatch.setattr(bridge, "check_stream_consistency", trust)

@@ -13,10 +13,10 @@ from postroad.durable import Store, Transaction
 from postroad.durable.consumers.dispatcher import QueueDispatcher
 from postroad.durable.consumers.prefetch import QueuedMessage
 from postroad.durable.producer import EncodedMessage, append_sends, check_sends
-from postroad.durable.store.database import Database, Row
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.turn import Turn
-from postroad.durable.store.units import Unit, Work
+from postroad.durable.store.backends.backend import DatabaseRow, StoreConnection
+from postroad.durable.store.mutations import FunctionMutation, Mutation
+from postroad.durable.store.savepoints import SavepointTransaction
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows import FlowContext, FlowStatus
 from postroad.flows.engine import tables
 from postroad.flows.engine.background import WakeupTimer
@@ -51,28 +51,28 @@ def test_seeds_pass(seeds: range) -> None:
 
 
 @BUGS.replace(FlowMutation, "apply", LIVENESS, 1)
-def plant_forgotten_receipts(_: Any, self: FlowMutation, ledger: Ledger) -> None:
+def plant_forgotten_receipts(_: Any, self: FlowMutation, ledger: StoreTables) -> None:
     self._write(ledger)
     append_sends(ledger, self._posts, check_sends(ledger, self._posts))
 
 
 @BUGS.plant(CORRECTNESS, 1)
 def plant_letters_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def post(posts: Sequence[EncodedMessage], ledger: Ledger) -> None:
+    def post(posts: Sequence[EncodedMessage], ledger: StoreTables) -> None:
         append_sends(ledger, posts, check_sends(ledger, posts))
 
     def submit(store: Store, mutation: FlowMutation) -> None:
         try:
             store.submit(mutation)
         except NotRunningError as error:
-            mutation.settle(error)
+            mutation.on_complete(error)
 
     def post_and_release(self: LoadedFlow, store: Store) -> None:
         if any(tx.is_started for tx in self.step_transactions):
             return
         for mutation in self.take_held_mutations():
             if mutation._posts:
-                work = Work(partial(post, mutation._posts))
+                work = FunctionMutation(partial(post, mutation._posts))
                 work.done.add_done_callback(lambda done: done.exception())
                 store.submit(work)
                 mutation._posts = ()
@@ -125,19 +125,19 @@ def plant_result_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FlowMutationBuilder, "build", make_and_tell)
 
 
-class Nothing(Unit):
+class Nothing(Mutation):
     """Has the statements of a transaction kept, and nothing else done."""
 
-    def apply(self, ledger: Ledger) -> None:
+    def apply(self, ledger: StoreTables) -> None:
         """Change nothing."""
 
-    def settle(self, error: Exception | None) -> None:
+    def on_complete(self, error: Exception | None) -> None:
         """Tell nobody."""
 
 
 @BUGS.plant(CORRECTNESS, 4)
 def plant_rows_apart_from_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    end, commit = Turn.end, FlowEngine.commit
+    end, commit = SavepointTransaction.finish, FlowEngine.commit
     stores: list[Any] = []
 
     def commit_and_remember(self: FlowEngine, *args: Any) -> None:
@@ -147,7 +147,7 @@ def plant_rows_apart_from_step(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             stores.pop()
 
-    def end_apart(self: Turn, unit: Unit | None) -> None:
+    def end_apart(self: SavepointTransaction, unit: Mutation | None) -> None:
         if isinstance(unit, FlowMutation):
             end(self, Nothing())
             asyncio.get_running_loop().call_later(0.01, stores[-1].submit, unit)
@@ -155,19 +155,19 @@ def plant_rows_apart_from_step(monkeypatch: pytest.MonkeyPatch) -> None:
             end(self, unit)
 
     monkeypatch.setattr(FlowEngine, "commit", commit_and_remember)
-    monkeypatch.setattr(Turn, "end", end_apart)
+    monkeypatch.setattr(SavepointTransaction, "finish", end_apart)
 
 
 @BUGS.replace(FlowMutation, "_write", LIVENESS, 1)
-def plant_mail_that_stays(write: Any, self: FlowMutation, ledger: Ledger) -> None:
+def plant_mail_that_stays(write: Any, self: FlowMutation, ledger: StoreTables) -> None:
     self.transition.clears_buffer = False
     write(self, ledger)
 
 
-def _keep_only(monkeypatch: pytest.MonkeyPatch, is_kept: Callable[[Row], bool]) -> None:
+def _keep_only(monkeypatch: pytest.MonkeyPatch, is_kept: Callable[[DatabaseRow], bool]) -> None:
     insert = tables.insert_buffered
 
-    def insert_some(database: Database, rows: Sequence[Row]) -> None:
+    def insert_some(database: StoreConnection, rows: Sequence[DatabaseRow]) -> None:
         insert(database, [row for row in rows if is_kept(row)])
 
     monkeypatch.setattr(tables, "insert_buffered", insert_some)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from postroad.core.errors import StoreLockedError, UsageError
 from postroad.durable import DurableQueues, StaticPeerDirectory, Store, store_from_url
-from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows import FlowNotFoundError, FlowsConfig, FlowStatus, FlowView, StepView
 from postroad.flows.admin import FlowAdmin
 from postroad.flows.definition import FlowRegistry
@@ -53,7 +53,7 @@ class StillEngine(FlowEngine):
     async def open(self) -> None:
         store = self.store
 
-        def prepare(ledger: Ledger) -> int:
+        def prepare(ledger: StoreTables) -> int:
             return tables.reserve_ids(ledger.database, ledger.now_ms)
 
         self._ids = itertools.count(await store.write(prepare))

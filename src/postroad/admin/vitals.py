@@ -7,7 +7,7 @@ import sys
 import time
 import weakref
 
-from postroad.durable import DeadGroup, DurableQueuesStatistics
+from postroad.durable import DeadLetterGroup, DurableQueuesStatistics
 from postroad.flows import FlowStatus
 from postroad.node import Node
 
@@ -35,8 +35,8 @@ class Vitals:
             counted: dict[FlowStatus, int] = await of.flows.counts()
             return counted
 
-        async def group_dead() -> list[DeadGroup]:
-            grouped: list[DeadGroup] = await of.queues.dead_letters.groups()
+        async def group_dead() -> list[DeadLetterGroup]:
+            grouped: list[DeadLetterGroup] = await of.queues.dead_letters.groups()
             return grouped
 
         self.mail = Reading(count_mail)

@@ -14,8 +14,8 @@ from postroad.durable.peers import ClusterPeerDirectory, PeerDirectory, StaticPe
 from postroad.durable.producer import OutgoingMessage
 from postroad.durable.statistics import DurableQueuesStatistics, PeerStatistics, QueueStatistics
 from postroad.durable.store import (
-    DeadGroup,
     DeadLetter,
+    DeadLetterGroup,
     MemoryDisk,
     MemoryStore,
     PostgresStore,
@@ -38,8 +38,8 @@ __all__ = [
     "BridgeStatus",
     "ClusterPeerDirectory",
     "Consumer",
-    "DeadGroup",
     "DeadLetter",
+    "DeadLetterGroup",
     "DeadLetterReason",
     "DurableHandler",
     "DurableQueues",

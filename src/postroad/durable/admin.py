@@ -22,10 +22,10 @@ from postroad.durable.statistics import (
     RateTotals,
 )
 from postroad.durable.store import Store
-from postroad.durable.store import queries as query
-from postroad.durable.store.database import Database
-from postroad.durable.store.moving import move_letters
-from postroad.durable.store.rows import WaitingLetter
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.moves import move_messages
+from postroad.durable.store.tables.rows import PendingMessage
 from postroad.durable.stored_messages import StoredMessage
 
 _SEARCHED_MAX = 100_000
@@ -60,14 +60,14 @@ class Bridges:
 
     async def peek(self, peer: str, *, limit: int = 100) -> list[StoredMessage]:
         """Return the first messages that wait for a peer, without removing them."""
-        return await self._store.read(query.browse_outbox, peer, limit)
+        return await self._store.read(query.peek_outbox, peer, limit)
 
     async def purge(self, peer: str) -> int:
         """Delete the messages that wait for a peer; return how many.
 
         What is being sent at this moment may still arrive.
         """
-        count = await self._store.write(lambda ledger: ledger.outbox.purge(peer))
+        count = await self._store.write(lambda tables: tables.outbox.purge(peer))
         self._reload(peer)
         return count
 
@@ -77,7 +77,7 @@ class Bridges:
         All waiting messages are sent as if the peer had never received any, so purge first those
         that it may have. Returns how many messages wait.
         """
-        count = await self._store.write(lambda ledger: ledger.outbox.start_epoch(peer))
+        count = await self._store.write(lambda tables: tables.outbox.start_epoch(peer))
         self._reload(peer)
         return count
 
@@ -94,7 +94,7 @@ class Bridges:
 
     async def _set_paused(self, peer: str, is_paused: bool) -> None:
         validate_node_name(peer)
-        await self._store.write(lambda ledger: ledger.outbox.pause(peer, is_paused))
+        await self._store.write(lambda tables: tables.outbox.pause(peer, is_paused))
         self._reload(peer)
 
     def _reload(self, peer: str) -> None:
@@ -127,32 +127,32 @@ class DurableQueuesAdmin:
 
     async def peek(self, queue: str, *, limit: int = 100) -> list[StoredMessage]:
         """Return the first messages of a queue, without removing them."""
-        return await self.store.read(query.browse_queue, queue, limit)
+        return await self.store.read(query.peek_queue, queue, limit)
 
-    async def peek_pending(self, queue: str, *, limit: int = 100) -> list[WaitingLetter]:
+    async def peek_pending(self, queue: str, *, limit: int = 100) -> list[PendingMessage]:
         """Return the first messages of a queue with their failures and next attempt."""
-        return await self.store.read(query.browse_waiting, queue, limit)
+        return await self.store.read(query.peek_pending, queue, limit)
 
-    async def find_pending(self, queue: str, id: int) -> list[WaitingLetter]:
+    async def find_pending(self, queue: str, id: int) -> list[PendingMessage]:
         """Return the messages with this id among the first hundred thousand of a queue.
 
         Messages of several senders may have the same id.
         """
 
-        def find(database: Database) -> list[WaitingLetter]:
-            pending = query.browse_waiting(database, queue, _SEARCHED_MAX)
-            return [message for message in pending if message.letter.id == id]
+        def find(database: StoreConnection) -> list[PendingMessage]:
+            pending = query.peek_pending(database, queue, _SEARCHED_MAX)
+            return [message for message in pending if message.message.id == id]
 
         return await self.store.read(find)
 
     async def find_messages(self, queue: str, id: int) -> list[StoredMessage]:
         """Return the same messages without their failures."""
-        return [message.letter for message in await self.find_pending(queue, id)]
+        return [message.message for message in await self.find_pending(queue, id)]
 
     async def purge(self, queue: str) -> int:
         """Delete all messages of a queue; return how many."""
         validate_queue_name(queue)
-        count = await self.store.write(lambda ledger: ledger.queues.purge(queue))
+        count = await self.store.write(lambda tables: tables.queues.purge(queue))
         self._reload(queue)
         return count
 
@@ -173,7 +173,7 @@ class DurableQueuesAdmin:
         while depth > count:
             self._check_paused(queue)
             batch = min(depth - count, _MOVE_BATCH)
-            moved = await self.store.write(partial(move_letters, queue=queue, to=to, limit=batch))
+            moved = await self.store.write(partial(move_messages, queue=queue, to=to, limit=batch))
             self._reload(queue)
             if moved == 0:
                 break
@@ -204,7 +204,7 @@ class DurableQueuesAdmin:
 
     async def _set_paused(self, queue: str, is_paused: bool) -> None:
         validate_queue_name(queue)
-        await self.store.write(lambda ledger: ledger.queues.pause(queue, is_paused))
+        await self.store.write(lambda tables: tables.queues.pause(queue, is_paused))
         if (dispatcher := self._dispatcher(queue)) is not None:
             dispatcher.is_paused = is_paused
             dispatcher.changed.set()
@@ -232,7 +232,7 @@ class DurableQueuesAdmin:
                 peer.name: PeerStatistics(
                     depth=depth,
                     oldest_age_s=_age_s(oldest_ms, now_ms),
-                    sent=peer.head,
+                    sent=peer.last_seq,
                     epoch=peer.epoch,
                     is_paused=peer.is_paused,
                     bridge=bridges.get(peer.name),
@@ -268,18 +268,23 @@ def _age_s(since_ms: int | None, now_ms: int) -> float | None:
     return None if since_ms is None else max((now_ms - since_ms) / 1000, 0.0)
 
 
-def _count_all(database: Database, now_ms: int) -> tuple[list, list, int]:  # type: ignore[type-arg]
+def _count_all(database: StoreConnection, now_ms: int) -> tuple[list, list, int]:  # type: ignore[type-arg]
     queues = [
-        (name, query.count_pending(database, id), query.oldest_in(database, id, now_ms), is_paused)
+        (
+            name,
+            query.count_pending(database, id),
+            query.oldest_inbox_ms(database, id, now_ms),
+            is_paused,
+        )
         for name, (id, is_paused) in query.list_queues(database).items()
     ]
     peers = [
-        (peer, query.count_outbox(database, peer.id), query.oldest_for(database, peer.id))
+        (peer, query.count_outbox(database, peer.id), query.oldest_outbox_ms(database, peer.id))
         for peer in query.list_peers(database)
     ]
-    return queues, peers, query.count_dead(database)
+    return queues, peers, query.count_dead_letters(database)
 
 
-def _depth(database: Database, queue: str) -> int:
+def _depth(database: StoreConnection, queue: str) -> int:
     id, _ = query.list_queues(database).get(queue, (0, False))
     return query.count_pending(database, id)

@@ -10,10 +10,10 @@ import msgspec
 
 from postroad.core.errors import DeadLetterNotFoundError
 from postroad.durable.store import DeadLetter, Store
-from postroad.durable.store import queries as query
-from postroad.durable.store.database import Database
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.rows import RETRIED_HEADER, DeadGroup
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.rows import RETRIED_HEADER, DeadLetterGroup
+from postroad.durable.store.tables.store_tables import StoreTables
 
 # Dead letters that are retried or dropped in one commit.
 _BATCH = 500
@@ -21,8 +21,8 @@ _SEARCHED_MAX = 100_000
 
 # The class has a method `list`.
 _DeadLetterList: TypeAlias = list[DeadLetter]
-_GroupList: TypeAlias = list[DeadGroup]
-_Action: TypeAlias = Callable[[Ledger, DeadLetter], None]
+_GroupList: TypeAlias = list[DeadLetterGroup]
+_Action: TypeAlias = Callable[[StoreTables, DeadLetter], None]
 
 
 class DeadLetters:
@@ -40,15 +40,15 @@ class DeadLetters:
         limit: int = 100,
     ) -> _DeadLetterList:
         """Return dead letters, oldest first; `after` is the last id of the page before."""
-        return await self._store.read(query.list_dead, queue, after, limit, reason)
+        return await self._store.read(query.list_dead_letters, queue, after, limit, reason)
 
     async def groups(self) -> _GroupList:
         """Return dead letters counted by queue, reason and detail, the largest group first."""
-        return await self._store.read(query.group_dead)
+        return await self._store.read(query.group_dead_letters)
 
     async def count(self, queue: str | None = None, *, reason: str | None = None) -> int:
         """Return the number of dead letters, of one queue or reason if given."""
-        return await self._store.read(query.count_dead, queue, reason)
+        return await self._store.read(query.count_dead_letters, queue, reason)
 
     async def get(self, id: int) -> DeadLetter:
         """Return one dead letter.
@@ -56,7 +56,7 @@ class DeadLetters:
         Raises:
             DeadLetterNotFoundError: there is none with this id.
         """
-        dead = await self._store.read(query.find_dead, id)
+        dead = await self._store.read(query.find_dead_letter, id)
         if dead is None:
             raise _not_found(id)
         return dead
@@ -67,11 +67,11 @@ class DeadLetters:
         Messages are searched among the newest hundred thousand dead letters.
         """
 
-        def find(database: Database) -> _DeadLetterList:
-            after = query.last_dead(database) - _SEARCHED_MAX
-            newest = query.list_dead(database, None, after, _SEARCHED_MAX)
-            named = query.find_dead(database, id)
-            others = [dead for dead in newest if dead.letter.id == id and dead.id != id]
+        def find(database: StoreConnection) -> _DeadLetterList:
+            after = query.last_dead_letter_id(database) - _SEARCHED_MAX
+            newest = query.list_dead_letters(database, None, after, _SEARCHED_MAX)
+            named = query.find_dead_letter(database, id)
+            others = [dead for dead in newest if dead.message.id == id and dead.id != id]
             return others if named is None else [named, *others]
 
         return await self._store.read(find)
@@ -82,7 +82,7 @@ class DeadLetters:
         Raises:
             DeadLetterNotFoundError: there is none with this id.
         """
-        await self._store.write(lambda ledger: _redeliver(ledger, _remove(ledger, id)))
+        await self._store.write(lambda tables: _redeliver(tables, _remove(tables, id)))
 
     async def retry_many(
         self,
@@ -108,7 +108,7 @@ class DeadLetters:
         Raises:
             DeadLetterNotFoundError: there is none with this id.
         """
-        await self._store.write(lambda ledger: _remove(ledger, id))
+        await self._store.write(lambda tables: _remove(tables, id))
 
     async def drop_many(
         self,
@@ -133,7 +133,7 @@ class DeadLetters:
             unique = [*dict.fromkeys(ids)]
             return await self._store.write(partial(_remove_all, ids=unique, action=action))
         # Those added meanwhile are left for the next call.
-        last = await self._store.read(query.last_dead)
+        last = await self._store.read(query.last_dead_letter_id)
         count = after = 0
         while batch := await self.list(
             queue,
@@ -153,27 +153,27 @@ def _not_found(id: int) -> DeadLetterNotFoundError:
     return DeadLetterNotFoundError(f"there is no dead letter {id}")
 
 
-def _remove(ledger: Ledger, id: int) -> DeadLetter:
-    dead = ledger.dead.remove(id)
+def _remove(tables: StoreTables, id: int) -> DeadLetter:
+    dead = tables.dead_letters.remove(id)
     if dead is None:
         raise _not_found(id)
     return dead
 
 
-def _remove_all(ledger: Ledger, ids: list[int], action: _Action | None) -> int:
+def _remove_all(tables: StoreTables, ids: list[int], action: _Action | None) -> int:
     # Some may have been retried or dropped meanwhile.
-    removed = [dead for id in ids if (dead := ledger.dead.remove(id)) is not None]
+    removed = [dead for id in ids if (dead := tables.dead_letters.remove(id)) is not None]
     if action is not None:
         for dead in removed:
-            action(ledger, dead)
+            action(tables, dead)
     return len(removed)
 
 
-def _redeliver(ledger: Ledger, dead: DeadLetter) -> None:
-    headers = {**(dead.letter.headers or {}), RETRIED_HEADER: str(dead.retried + 1)}
+def _redeliver(tables: StoreTables, dead: DeadLetter) -> None:
+    headers = {**(dead.message.headers or {}), RETRIED_HEADER: str(dead.retried + 1)}
     # Its delay is over, and its expiry must not kill it again.
-    message = msgspec.structs.replace(dead.letter, deliver_at_ms=0, expires_ms=0, headers=headers)
+    message = msgspec.structs.replace(dead.message, deliver_at_ms=0, expires_ms=0, headers=headers)
     if dead.is_outbound:
-        ledger.append_letter(dead.peer, message)
+        tables.enqueue_message(dead.peer, message)
     else:
-        ledger.queues.store_letters(dead.peer, [message], 0, ledger.now_ms)
+        tables.queues.store_messages(dead.peer, [message], 0, tables.now_ms)

@@ -36,9 +36,13 @@ from postroad.durable.producer import (
 )
 from postroad.durable.statistics import DurableQueuesStatistics
 from postroad.durable.store import Store
-from postroad.durable.store.ledger import News
+from postroad.durable.store.savepoints import (
+    CURRENT_TRANSACTION,
+    check_not_in_transaction,
+    outside_transaction,
+)
 from postroad.durable.store.store import BRIDGE
-from postroad.durable.store.turn import OPEN, check_not_inside, outside
+from postroad.durable.store.tables.store_tables import CommitEvent
 from postroad.durable.traces import start_send_span
 from postroad.durable.transaction import Transaction
 from postroad.net import MessagingService
@@ -131,13 +135,13 @@ class DurableQueues(Lifecycle):
 
     async def _start(self) -> None:
         self._is_running = True
-        self.store.use_rule(self._may_create_queue)
-        self.store.audience.add(self._on_commit)
-        self.store.audience.add_early(
+        self.store.set_queue_policy(self._may_create_queue)
+        self.store.commit_listeners.add(self._on_commit)
+        self.store.commit_listeners.add_precommit_listener(
             self.dispatchers.on_precommit, self.dispatchers.on_precommit_aborted
         )
         self.store.ended.add_done_callback(self._on_store_ended)
-        self.store.audience.add_reconnected(self.dispatchers.reload)
+        self.store.commit_listeners.add_reconnect_listener(self.dispatchers.reload)
         await self._receiver.start()
         await self._controller.start()
         if self._has_bridge:
@@ -203,19 +207,19 @@ class DurableQueues(Lifecycle):
             return False
         return any(fnmatchcase(queue, pattern) for pattern in self._accepted_queues)
 
-    def _on_commit(self, news: News) -> None:
-        self._receiver.on_commit(news)
-        if news.appended:
-            count = sum(page.last - page.first + 1 for _, page in news.appended)
+    def _on_commit(self, event: CommitEvent) -> None:
+        self._receiver.on_commit(event)
+        if event.outbox_batches:
+            count = sum(batch.last - batch.first + 1 for _, batch in event.outbox_batches)
             self._totals.sent.add(count, time.monotonic())
-        self.dispatchers.on_commit(news)
+        self.dispatchers.on_commit(event)
 
     async def _purge_idempotency_keys(self) -> None:
         ttl_ms = round(self.config.idempotency_ttl_s * 1000)
         while True:
             try:
                 await self.store.write(
-                    lambda ledger: ledger.outbox.forget_posted(ledger.now_ms - ttl_ms)
+                    lambda tables: tables.outbox.purge_sent(tables.now_ms - ttl_ms)
                 )
             except Exception as error:
                 # The next purge will catch up.
@@ -288,11 +292,11 @@ class DurableQueues(Lifecycle):
             if tracing.tracer is not None:
                 return await self._send_traced(message)
             post = self.encoder.encode(message)
-        if idempotency_key is not None or OPEN.get() is not None:
+        if idempotency_key is not None or CURRENT_TRANSACTION.get() is not None:
             return (await self._commit((post,)))[0]
         writer = self.store.writer
-        if not writer.has_room:
-            await writer.wait_for_room()
+        if not writer.has_capacity:
+            await writer.wait_for_capacity()
         await submit_send(writer, post)
         return post.id
 
@@ -308,10 +312,10 @@ class DurableQueues(Lifecycle):
         return list(await self._commit([self.encoder.encode_traced(each) for each in messages]))
 
     async def _commit(self, posts: Sequence[EncodedMessage]) -> Sequence[int]:
-        with outside(self.store):
+        with outside_transaction(self.store):
             writer = self.store.writer
-            if not writer.has_room:
-                await writer.wait_for_room()
+            if not writer.has_capacity:
+                await writer.wait_for_capacity()
             posting = SendMutation(posts, writer.create_future())
             writer.submit(posting)
             await posting.done
@@ -323,27 +327,27 @@ class DurableQueues(Lifecycle):
 
         Leaving the block commits; an exception rolls back.
         """
-        check_not_inside(self.store)
+        check_not_in_transaction(self.store)
         tx = Transaction(self.store, self.encoder)
         tx.enter()
         try:
             yield tx
             # A transaction around this one may have started meanwhile.
-            check_not_inside(self.store, but=tx)
+            check_not_in_transaction(self.store, but=tx)
         except BaseException:
             tx.rollback()
             raise
         finally:
             tx.leave()
-        turn = tx.close()
-        if turn is None and not tx.sends:
+        transaction = tx.close()
+        if transaction is None and not tx.sends:
             return
-        with outside(self.store):
+        with outside_transaction(self.store):
             posting = SendMutation(tx.sends, self.store.writer.create_future())
-            if turn is None:
+            if transaction is None:
                 self.store.submit(posting)
             else:
-                turn.end(posting)
+                transaction.finish(posting)
             await posting.done
 
     # Consuming.
@@ -400,7 +404,7 @@ class DurableQueues(Lifecycle):
             queue: without a consumer, nothing happens.
             grace: seconds after which running handlers are cancelled.
         """
-        check_not_inside(self.store)
+        check_not_in_transaction(self.store)
         consumer = self._consumers.get(queue)
         if consumer is not None:
             # Until it has stopped, no other consumer may start.
@@ -468,7 +472,7 @@ class DurableQueues(Lifecycle):
             queue=queue, body=body, to=to, key=key, headers=headers, reply_to=REPLIES
         )
         post = self.encoder.encode_traced(message)
-        with outside(self.store), self._replies.expect(post.id, to) as reply:
+        with outside_transaction(self.store), self._replies.expect(post.id, to) as reply:
             await self._consume_replies()
             try:
                 async with asyncio.timeout(timeout):

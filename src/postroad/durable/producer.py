@@ -15,10 +15,10 @@ from postroad.core import tracing, validate_node_name
 from postroad.core.errors import ConfigError, MessageTooLargeError, OutboxFullError, UsageError
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.names import validate_key, validate_queue_name
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.outbox import Idempotence
-from postroad.durable.store.units import Unit, tell
-from postroad.durable.store.writer import Writer
+from postroad.durable.store.mutations import Mutation, resolve_future
+from postroad.durable.store.tables.outbox import IdempotencyRecord
+from postroad.durable.store.tables.store_tables import StoreTables
+from postroad.durable.store.writer import GroupCommitWriter
 from postroad.durable.stored_messages import PRIORITY_MAX, StoredMessage, encode_stored_message
 from postroad.durable.traces import start_send_span
 
@@ -35,7 +35,7 @@ class EncodedMessage(msgspec.Struct, frozen=True, gc=False):
     peer: str
     id: int
     encoded: bytes
-    idempotency: Idempotence | None = None
+    idempotency: IdempotencyRecord | None = None
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,9 +158,9 @@ def to_bytes(body: object) -> bytes:
     raise UsageError(f"a body is bytes, not {type(body).__name__}; encode it first")
 
 
-def _encode_untraced(letter: StoredMessage) -> bytes:
+def _encode_untraced(message: StoredMessage) -> bytes:
     """A letter without its span, as short as can be: nothing is too large for being traced."""
-    bare = msgspec.structs.replace(letter, headers=tracing.remove_context(letter.headers))
+    bare = msgspec.structs.replace(message, headers=tracing.remove_context(message.headers))
     fields = [*msgspec.structs.astuple(bare)]
     for default in reversed(StoredMessage.__struct_defaults__):
         if fields[-1] != default:
@@ -192,21 +192,21 @@ def _to_ms(name: str, seconds: float) -> int:
     return max(round(seconds * 1000), 1)
 
 
-def _identify(key: str, letter: StoredMessage) -> Idempotence:
+def _identify(key: str, message: StoredMessage) -> IdempotencyRecord:
     """What makes another message under the same key another one: all but when it was posted.
 
     Who posts it again does so in another span.
     """
-    headers = letter.headers and tracing.remove_context(letter.headers)
-    fixed = (letter.queue, letter.body, letter.key, headers, letter.priority)
+    headers = message.headers and tracing.remove_context(message.headers)
+    fixed = (message.queue, message.body, message.key, headers, message.priority)
     digest = hashlib.blake2b(msgspec.msgpack.encode(fixed), digest_size=16).digest()
-    return Idempotence(validate_key(key), digest)
+    return IdempotencyRecord(validate_key(key), digest)
 
 
 # Inside a commit.
 
 
-def check_sends(ledger: Ledger, posts: Sequence[EncodedMessage]) -> list[int | None]:
+def check_sends(tables: StoreTables, posts: Sequence[EncodedMessage]) -> list[int | None]:
     """For each post the id of the one before with the same idempotency key, if there was one.
 
     Raises:
@@ -216,20 +216,20 @@ def check_sends(ledger: Ledger, posts: Sequence[EncodedMessage]) -> list[int | N
     earlier: list[int | None] = []
     here: dict[tuple[str, str], EncodedMessage] = {}
     for post in posts:
-        duplicate_id = None if post.idempotency is None else _find_duplicate(ledger, post, here)
+        duplicate_id = None if post.idempotency is None else _find_duplicate(tables, post, here)
         earlier.append(duplicate_id)
-        if duplicate_id is None and post.peer != ledger.owner:
+        if duplicate_id is None and post.peer != tables.owner:
             counts[post.peer] = counts.get(post.peer, 0) + 1
     for peer, count in counts.items():
-        ledger.outbox.check_room(peer, count)
+        tables.outbox.check_capacity(peer, count)
     return earlier
 
 
 def _find_duplicate(
-    ledger: Ledger, post: EncodedMessage, here: dict[tuple[str, str], EncodedMessage]
+    tables: StoreTables, post: EncodedMessage, here: dict[tuple[str, str], EncodedMessage]
 ) -> int | None:
     assert post.idempotency is not None
-    duplicate_id = ledger.outbox.find_posted(post.peer, post.idempotency)
+    duplicate_id = tables.outbox.find_sent(post.peer, post.idempotency)
     if duplicate_id is not None:
         return duplicate_id
     first = here.setdefault((post.peer, post.idempotency.key), post)
@@ -240,20 +240,20 @@ def _find_duplicate(
 
 
 def append_sends(
-    ledger: Ledger, posts: Sequence[EncodedMessage], earlier: Iterable[int | None]
+    tables: StoreTables, posts: Sequence[EncodedMessage], earlier: Iterable[int | None]
 ) -> list[int]:
     """Put posts into the outbox; returns their ids."""
     ids = []
     for post, duplicate_id in zip(posts, earlier, strict=True):
         if duplicate_id is None:
-            ledger.append(post.peer, post.encoded)
+            tables.enqueue(post.peer, post.encoded)
             if post.idempotency is not None:
-                ledger.outbox.remember_posted(post.peer, post.idempotency, post.id, ledger.now_ms)
+                tables.outbox.record_sent(post.peer, post.idempotency, post.id, tables.now_ms)
         ids.append(post.id if duplicate_id is None else duplicate_id)
     return ids
 
 
-class SendMutation(Unit):
+class SendMutation(Mutation):
     """Posts that somebody waits for: all of them or none."""
 
     __slots__ = ("_messages", "done", "ids")
@@ -264,11 +264,11 @@ class SendMutation(Unit):
         self.ids: Sequence[int] = ()
         self.done = done
 
-    def apply(self, ledger: Ledger) -> None:
-        self.ids = append_sends(ledger, self._messages, check_sends(ledger, self._messages))
+    def apply(self, tables: StoreTables) -> None:
+        self.ids = append_sends(tables, self._messages, check_sends(tables, self._messages))
 
-    def settle(self, error: Exception | None) -> None:
-        tell(self.done, error)
+    def on_complete(self, error: Exception | None) -> None:
+        resolve_future(self.done, error)
 
 
 class _PeerSends:
@@ -283,24 +283,24 @@ class _PeerSends:
         self.accepted = 0
         self.error: OutboxFullError | None = None
 
-    def apply(self, peer: str, ledger: Ledger) -> None:
+    def apply(self, peer: str, tables: StoreTables) -> None:
         self.accepted, self.error = len(self.encoded), None
-        if peer != ledger.owner:
+        if peer != tables.owner:
             try:
-                ledger.outbox.check_room(peer, self.accepted)
+                tables.outbox.check_capacity(peer, self.accepted)
             except OutboxFullError as error:
-                self.accepted, self.error = ledger.outbox.room(peer), error
-        ledger.append_all(peer, self.encoded[: self.accepted])
+                self.accepted, self.error = tables.outbox.capacity_left(peer), error
+        tables.enqueue_all(peer, self.encoded[: self.accepted])
 
     def complete(self) -> None:
         for done in self.waiters[: self.accepted]:
             if not done.done():
                 done.set_result(None)
         for done in self.waiters[self.accepted :]:
-            tell(done, self.error)
+            resolve_future(done, self.error)
 
 
-class SendBatchMutation(Unit):
+class SendBatchMutation(Mutation):
     """Posts without idempotency keys that wait for the same commit, each by itself.
 
     Most posts are of this kind, so what is done once for many of them is not done for each.
@@ -320,26 +320,26 @@ class SendBatchMutation(Unit):
         batch.encoded.append(post.encoded)
         batch.waiters.append(done)
 
-    def apply(self, ledger: Ledger) -> None:
+    def apply(self, tables: StoreTables) -> None:
         for peer, batch in self._batches.items():
-            batch.apply(peer, ledger)
+            batch.apply(peer, tables)
 
-    def settle(self, error: Exception | None) -> None:
+    def on_complete(self, error: Exception | None) -> None:
         for batch in self._batches.values():
             if error is None:
                 batch.complete()
             else:
                 for done in batch.waiters:
-                    tell(done, error)
+                    resolve_future(done, error)
 
 
-def submit_send(writer: Writer, post: EncodedMessage) -> asyncio.Future[None]:
+def submit_send(writer: GroupCommitWriter, post: EncodedMessage) -> asyncio.Future[None]:
     """Have a post without an idempotency key committed with the others that wait for it."""
     done: asyncio.Future[None] = writer.create_future()
-    newest = writer.newest
+    newest = writer.last_queued
     if type(newest) is SendBatchMutation:
         newest.add(post, done)
-        writer.grow(len(post.encoded))
+        writer.add_queued_bytes(len(post.encoded))
     else:
         gathering = SendBatchMutation(len(post.encoded))
         gathering.add(post, done)

@@ -83,14 +83,14 @@ def join_batch(encoded: Sequence[bytes]) -> bytes:
     return b"".join((head, *encoded))
 
 
-def encode_batch(letters: Iterable[StoredMessage]) -> bytes:
+def encode_batch(messages: Iterable[StoredMessage]) -> bytes:
     """Make one page of letters."""
-    return join_batch([_encoder.encode(letter) for letter in letters])
+    return join_batch([_encoder.encode(message) for message in messages])
 
 
-def decode_batch(page: bytes) -> list[StoredMessage]:
+def decode_batch(batch: bytes) -> list[StoredMessage]:
     """The letters of a page; raises MalformedPayloadError if it is none."""
     try:
-        return _page_decoder.decode(page)
+        return _page_decoder.decode(batch)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedPayloadError(f"no page of letters: {error}") from error

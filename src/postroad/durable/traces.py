@@ -20,11 +20,11 @@ def start_send_span(
 
 def start_handle_span(node: str, entry: QueuedMessage) -> SpanLike:
     """The span of the handling of a message: a child of its posting, whenever that was."""
-    letter = entry.message
+    message = entry.message
     span = tracing.start_incoming_span(
         "durable",
-        f"handle {letter.queue}",
-        tracing.extract_context(letter.headers),
+        f"handle {message.queue}",
+        tracing.extract_context(message.headers),
         SpanKind.CONSUMER,
         node=node,
         peer=entry.location.sender,

@@ -11,33 +11,39 @@ from postroad.core.errors import StoreError, UsageError
 from postroad.durable.consumers.message import Message
 from postroad.durable.producer import EncodedMessage, MessageEncoder, OutgoingMessage
 from postroad.durable.store import Store
-from postroad.durable.store.database import Row
-from postroad.durable.store.orm import check_sqlalchemy_installed
-from postroad.durable.store.turn import Scope, Turn, check_not_inside
+from postroad.durable.store.backends.backend import DatabaseRow
+from postroad.durable.store.savepoints import (
+    SavepointTransaction,
+    TransactionScope,
+    check_not_in_transaction,
+)
+from postroad.durable.store.sqlalchemy_session import check_sqlalchemy_installed
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Transaction(Scope, eq=False):
+class Transaction(TransactionScope, eq=False):
     """Collects what shall be done together: rows of the user's own tables, and further posts."""
 
     store: Store
     _encoder: MessageEncoder
-    _savepoint: Turn | None = None
-    _starting: asyncio.Future[Turn] | None = None
+    _savepoint: SavepointTransaction | None = None
+    _starting: asyncio.Future[SavepointTransaction] | None = None
     # Made when it is needed: most handlers post nothing.
     _sends: list[EncodedMessage] | None = None
 
-    async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
+    async def execute(
+        self, statement: str, parameters: Sequence[Any] | None = None
+    ) -> list[DatabaseRow]:
         """Run a statement on the database of the store and return its rows.
 
         From the first statement to the end of the transaction nobody else commits, so do slow
         things before it.
         """
         self._check()
-        turn = await self._start()
-        return await turn.execute(statement, parameters)
+        transaction = await self._start()
+        return await transaction.execute(statement, parameters)
 
     async def run_sync(
         self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
@@ -52,8 +58,8 @@ class Transaction(Scope, eq=False):
         """
         self._check()
         _check_plain(function)
-        turn = await self._start()
-        return await turn.call(lambda connection: function(connection, *args, **kwargs))
+        transaction = await self._start()
+        return await transaction.call(lambda connection: function(connection, *args, **kwargs))
 
     async def run_in_session(
         self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
@@ -69,24 +75,30 @@ class Transaction(Scope, eq=False):
         self._check()
         _check_plain(function)
         check_sqlalchemy_installed()
-        turn = await self._start()
-        return await turn.call_with_session(lambda session: function(session, *args, **kwargs))
+        transaction = await self._start()
+        return await transaction.call_with_session(
+            lambda session: function(session, *args, **kwargs)
+        )
 
-    async def _start(self) -> Turn:
+    async def _start(self) -> SavepointTransaction:
         if self._savepoint is None:
             # One for all statements, also if several are begun at the same time.
             if self._starting is None:
-                check_not_inside(self.store, but=self)
-                waiting = self.store.begin() if self._calls is None else self._start_when_idle()
+                check_not_in_transaction(self.store, but=self)
+                waiting = (
+                    self.store.begin_transaction()
+                    if self._waits is None
+                    else self._start_when_idle()
+                )
                 self._starting = asyncio.ensure_future(waiting)
             self._savepoint = await asyncio.shield(self._starting)
         self.enter()
         return self._savepoint
 
-    async def _start_when_idle(self) -> Turn:
+    async def _start_when_idle(self) -> SavepointTransaction:
         # What its caller waits for could not be committed once it has its turn.
         await self.wait_until_idle()
-        return await self.store.begin()
+        return await self.store.begin_transaction()
 
     def send(
         self,
@@ -145,17 +157,17 @@ class Transaction(Scope, eq=False):
         return post.id
 
     def _check(self) -> None:
-        if self.is_over:
+        if self.is_finished:
             raise UsageError("the transaction is over")
 
     # For those who made it.
 
     @property
-    def has_begun(self) -> bool:
+    def is_open(self) -> bool:
         """Whether it has statements, and others wait for its end."""
-        if self._starting is None or self.is_over or self.is_unavailable:
+        if self._starting is None or self.is_finished or self.is_unavailable:
             return False
-        return self._savepoint is None or not self._savepoint.is_over
+        return self._savepoint is None or not self._savepoint.is_finished
 
     @property
     def is_unavailable(self) -> bool:
@@ -173,13 +185,13 @@ class Transaction(Scope, eq=False):
     def close_if_unused(self) -> bool:
         """Take nothing more, if nothing was done with it; otherwise False."""
         if self._starting is None and self._sends is None:
-            self.is_over = True
+            self.is_finished = True
             return True
         return False
 
-    def close(self) -> Turn | None:
+    def close(self) -> SavepointTransaction | None:
         """Take nothing more; what its statements ran in, if there were any."""
-        self.is_over = True
+        self.is_finished = True
         if self._savepoint is None and self._starting is not None:
             # Nobody waits for it any more.
             self._starting.add_done_callback(_give_up)
@@ -187,14 +199,14 @@ class Transaction(Scope, eq=False):
 
     def rollback(self) -> None:
         """Give up everything."""
-        turn = self.close()
-        if turn is not None and not turn.is_lost:
-            turn.end(None)
+        transaction = self.close()
+        if transaction is not None and not transaction.is_timed_out:
+            transaction.finish(None)
 
 
-def _give_up(beginning: asyncio.Future[Turn]) -> None:
+def _give_up(beginning: asyncio.Future[SavepointTransaction]) -> None:
     if not beginning.cancelled() and beginning.exception() is None:
-        beginning.result().end(None)
+        beginning.result().finish(None)
 
 
 def _check_plain(function: Callable[..., Any]) -> None:

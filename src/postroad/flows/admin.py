@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from postroad.core.errors import ConfigError, UsageError
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.turn import outside
+from postroad.durable.store.savepoints import outside_transaction
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows.config import FlowsConfig
 from postroad.flows.engine import tables
 from postroad.flows.engine.background import now_ms
@@ -244,7 +244,7 @@ class FlowAdmin(ABC):
 
     async def query(self, id: str, name: str) -> Any:
         """Call a query handler of a running flow, as set with `ctx.set_query_handler`."""
-        with outside(self.engine.store):
+        with outside_transaction(self.engine.store):
             return await self._query(id, name)
 
     async def _query(self, id: str, name: str) -> Any:
@@ -284,7 +284,7 @@ class FlowAdmin(ABC):
         number = _parse(id)
         if number not in self.engine.loaded_flows:
             await self._live_state(id)
-        with outside(self.engine.store):
+        with outside_transaction(self.engine.store):
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.engine.dispatch(number, event, done)
             await done
@@ -359,7 +359,7 @@ class FlowAdmin(ABC):
         # What it draws from here on is its own: the other one may have used the same already.
         copy.add_fork_seed(len(entries), os.urandom(_SEED_BYTES))
 
-        def write(ledger: Ledger) -> None:
+        def write(ledger: StoreTables) -> None:
             tables.insert_state(ledger.database, tables.state_row(copy))
             tables.insert_steps(ledger.database, copy.id, 0, entries)
 
@@ -393,7 +393,7 @@ class FlowAdmin(ABC):
                     break
 
 
-def _delete(ledger: Ledger, ids: list[int]) -> None:
+def _delete(ledger: StoreTables, ids: list[int]) -> None:
     for id in ids:
         tables.delete_flow(ledger.database, id)
 

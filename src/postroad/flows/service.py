@@ -14,7 +14,7 @@ from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, PostroadError, StoreError, UsageError
 from postroad.core.timing import backoff
 from postroad.durable import DurableQueues
-from postroad.durable.store.turn import check_not_inside, outside
+from postroad.durable.store.savepoints import check_not_in_transaction, outside_transaction
 from postroad.flows.admin import FlowAdmin
 from postroad.flows.config import FlowsConfig
 from postroad.flows.definition import FlowDefinition, FlowRegistry
@@ -78,7 +78,7 @@ class FlowHandle(Generic[R]):
         """Wait until it has ended; raises TimeoutError if it has not by then."""
         engine = self._flows.engine
         engine.step_executor.prioritize(self._number)
-        with outside(engine.store):
+        with outside_transaction(engine.store):
             async with asyncio.timeout(timeout):
                 state = await engine.wait_result(self._number)
         if state is None:
@@ -277,7 +277,7 @@ class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
             raise ConfigError(
                 f"a client id has 1 to {_CLIENT_ID_CHARS_MAX} characters that can be printed"
             )
-        check_not_inside(self.engine.store)
+        check_not_in_transaction(self.engine.store)
         while (other := self._starting.get(client_id)) is not None:
             await asyncio.wait((other,))
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -308,10 +308,10 @@ class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
         engine = self.engine
         arguments = definition.encode_arguments(args, kwargs)
         with (
-            outside(engine.store),
+            outside_transaction(engine.store),
             start_flow_span(self.queues.service.name, definition.name) as span,
         ):
-            await engine.store.writer.wait_for_room()
+            await engine.store.writer.wait_for_capacity()
             state = self.new_state(definition, arguments, client_id)
             store_trace(state, span)
             await engine.start_flow(state, FlowAdmitted())

@@ -23,8 +23,8 @@ from postroad.durable import (
 from postroad.durable.bridges.receiver import WindowMutation
 from postroad.durable.consumers.disposition import DispositionMutation
 from postroad.durable.store import Store, writer
-from postroad.durable.store.turn import Turn
-from postroad.durable.store.units import Unit
+from postroad.durable.store.mutations import Mutation
+from postroad.durable.store.savepoints import SavepointTransaction
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.mail_pairs import (
     AT_ONCE,
@@ -175,29 +175,29 @@ class OneCommit:
 
     def __init__(self, error: Exception) -> None:
         self._error = error
-        self.failed: list[type[Unit]] = []
+        self.failed: list[type[Mutation]] = []
 
-    def __call__(self, units: Sequence[Unit]) -> None:
+    def __call__(self, units: Sequence[Mutation]) -> None:
         if not self.failed and any(isinstance(unit, WindowMutation) for unit in units):
             self.failed = [type(unit) for unit in units]
             raise self._error
 
 
-async def next_turn(store: Store, turn: Turn) -> Turn:
+async def next_turn(store: Store, turn: SavepointTransaction) -> SavepointTransaction:
     """End a turn when mail waits behind it; the turn after that mail, in the same commit."""
     await eventually(
-        lambda: isinstance(store.writer.newest, WindowMutation), "mail waits for its commit"
+        lambda: isinstance(store.writer.last_queued, WindowMutation), "mail waits for its commit"
     )
-    begin = asyncio.create_task(store.begin())
+    begin = asyncio.create_task(store.begin_transaction())
     await asyncio.sleep(0)
-    turn.end(None)
+    turn.finish(None)
     return await begin
 
 
 @pytest.fixture
 def long_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """One commit goes on for as long as there are transactions."""
-    monkeypatch.setattr(writer, "_ROUND_S", DEADLINE_S)
+    monkeypatch.setattr(writer, "_GROUP_S", DEADLINE_S)
 
 
 @pytest.mark.usefixtures("long_rounds")
@@ -208,13 +208,13 @@ async def test_rows_of_a_message_not_arrived_are_undone(tmp_path: Path, error: E
         store = beta.mail.store
         commit = OneCommit(error)
         with faults.arm_fault_point("durable.commit.before", commit):
-            first = await store.begin()
+            first = await store.begin_transaction()
             await alpha.mail.send("orders", b"7", to="beta")
             second = await next_turn(store, first)
             # The message is in the commit now, and its handler asks for the next transaction.
             await bookkeeper.begun.wait()
             await asyncio.sleep(0)
-            second.end(None)
+            second.finish(None)
             await until_settled(alpha, beta)
         assert commit.failed[:2] == [WindowMutation, DispositionMutation]
         assert await rows_of(beta) == [7]
@@ -266,7 +266,7 @@ async def test_message_that_is_rejected_and_did_not_arrive_is_one_dead_letter(
         await until_dead(beta.mail, 1)
         await until_settled(alpha, beta)
     (dead,) = await beta.mail.dead_letters.list()
-    assert (dead.reason, dead.failures, dead.letter.body) == ("rejected", 1, b"tea")
+    assert (dead.reason, dead.failures, dead.message.body) == ("rejected", 1, b"tea")
     assert recorder.messages == []
 
 
@@ -313,7 +313,7 @@ async def test_later_arrivals_of_a_commit_do_not_overtake_what_had_no_room(tmp_p
     ):
         recorder, store = Recorder(), beta.mail.store
         await consume(beta, recorder)
-        turn = await store.begin()
+        turn = await store.begin_transaction()
         drafts = [
             OutgoingMessage(to="beta", queue="orders", body=b"%d" % n, key="a") for n in range(4)
         ]
@@ -323,6 +323,6 @@ async def test_later_arrivals_of_a_commit_do_not_overtake_what_had_no_room(tmp_p
         await recorder.until(2)
         await alpha.mail.send("orders", b"4", to="beta", key="a")
         turn = await next_turn(store, turn)
-        turn.end(None)
+        turn.finish(None)
         assert numbers_of(await recorder.until(5)) == [0, 1, 2, 3, 4]
         await until_settled(alpha, beta)

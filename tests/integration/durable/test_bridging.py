@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from postroad.durable import OutgoingMessage, SqliteStore
-from postroad.durable.store import queries as query
+from postroad.durable.store.tables import queries as query
 from tests.support.durable.mail_pairs import (
     Recorder,
     Station,
@@ -51,32 +51,32 @@ async def served(
 
 async def test_what_was_committed_just_now_is_sent_from_memory(tmp_path: Path) -> None:
     async with served(1, tmp_path) as (store, alpha, recorder):
-        before = store.reads[query.read_pages_of_epoch]
+        before = store.reads[query.read_outbox_batches_of_epoch]
         for number in range(1, 21):
             await post_numbers(alpha, "beta", [number])
             await recorder.until(number + 1)
         await until_empty(alpha.mail, "beta")
         assert numbers_of(recorder.bodies) == list(range(21))
-        assert store.reads[query.read_pages_of_epoch] == before
+        assert store.reads[query.read_outbox_batches_of_epoch] == before
 
 
 async def test_what_is_committed_at_once_and_too_much_for_memory_is_read(tmp_path: Path) -> None:
     async with served(1, tmp_path) as (store, alpha, recorder):
-        before = store.reads[query.read_pages_of_epoch]
+        before = store.reads[query.read_outbox_batches_of_epoch]
         sizes = [300_000 + index for index in range(12)]
         await alpha.mail.send_many(
             [OutgoingMessage(to="beta", queue="orders", body=bytes(it)) for it in sizes]
         )
         assert list(map(len, await recorder.until(13)))[1:] == sizes
         await until_empty(alpha.mail, "beta")
-        assert store.reads[query.read_pages_of_epoch] > before
+        assert store.reads[query.read_outbox_batches_of_epoch] > before
 
 
 async def test_a_bridge_that_was_paused_reads_what_waits(tmp_path: Path) -> None:
     async with served(3, tmp_path) as (store, alpha, recorder):
-        before = store.reads[query.read_pages_of_epoch]
+        before = store.reads[query.read_outbox_batches_of_epoch]
         await alpha.mail.bridges.pause("beta")
         await post_numbers(alpha, "beta", range(3, 6))
         await alpha.mail.bridges.resume("beta")
         assert numbers_of(await recorder.until(6)) == list(range(6))
-        assert store.reads[query.read_pages_of_epoch] > before
+        assert store.reads[query.read_outbox_batches_of_epoch] > before

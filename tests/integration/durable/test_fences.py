@@ -17,7 +17,7 @@ from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Message, PostgresStore, RetryPolicy, SqliteStore, Store, Transaction
 from postroad.durable.consumers.disposition import DispositionMutation
 from postroad.durable.store import writer
-from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.tables.store_tables import StoreTables
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.held_commits import held_commit
 from tests.support.durable.mail_pairs import AT_ONCE, QUICK, Station, running_station
@@ -137,7 +137,7 @@ async def test_refused_send_of_a_key_has_those_behind_it_handled_again_in_order(
     handler.go_on.set()
     await wait_for_depth(alpha, 0)
     (dead,) = await alpha.mail.dead_letters.list("orders")
-    assert (dead.letter.body, dead.failures, dead.reason) == (b"bad", 2, "failed")
+    assert (dead.message.body, dead.failures, dead.reason) == (b"bad", 2, "failed")
     assert "OutboxFullError" in dead.detail
     # Whatever of them had been handled behind the bad one was handled again after it.
     tail = ["row1", "plain", "slow", "last"]
@@ -150,7 +150,7 @@ async def test_refused_send_of_a_key_has_those_behind_it_handled_again_in_order(
 async def test_failed_commit_has_only_statements_run_again(alpha: Station) -> None:
     handler = Handler()
     await post_all(alpha, "slow", "good1", "row1", "good2")
-    with held_commit(lambda unit: getattr(unit, "has_statements", False)) as commit:
+    with held_commit(lambda unit: getattr(unit, "has_user_statements", False)) as commit:
         await alpha.mail.consume("orders", handler, concurrency=4)
         await commit.begun()
         await eventually(lambda: {"good1", "good2"} <= {*handler.ended})
@@ -189,7 +189,7 @@ async def test_what_the_store_has_counts_and_not_what_was_in_memory(alpha: Stati
     await alpha.mail.consume("orders", handler, concurrency=2)
     await wait_for_depth(alpha, 1)
 
-    def lose_commits(ledger: Ledger) -> None:
+    def lose_commits(ledger: StoreTables) -> None:
         ledger.database.execute("UPDATE postroad_inbox SET done = NULL, pending = 4")
 
     await alpha.mail.store.write(lose_commits)
@@ -236,7 +236,7 @@ async def test_lost_connection_with_commits_in_flight_stops_nobody(dsn: str) -> 
             await tx.execute(TABLE)
         backlog = [f"good{number}" for number in range(20)]
         await post_all(alpha, "slow", "slow row", "row1", "good")
-        with held_commit(lambda unit: getattr(unit, "has_statements", False)) as commit:
+        with held_commit(lambda unit: getattr(unit, "has_user_statements", False)) as commit:
             await alpha.mail.consume("orders", handle, concurrency=4)
             await commit.begun()
             end_sessions(dsn)
@@ -275,7 +275,7 @@ async def test_message_that_undid_the_commit_of_the_one_before_it_comes_after_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_reloaded: bool
 ) -> None:
     """Of one key and in one commit: the first is handled again, and the guilty one behind it."""
-    monkeypatch.setattr(writer, "_ROUND_S", DEADLINE_S)
+    monkeypatch.setattr(writer, "_GROUP_S", DEADLINE_S)
     handled: list[tuple[bytes, int]] = []
     async with running_station("alpha", SqliteStore(tmp_path / "alpha.db")) as station:
         async with station.mail.transaction() as tx:

@@ -42,7 +42,7 @@ async def test_handler_whose_own_task_is_cancelled_fails_and_others_go_on(alpha:
     assert numbers_of(await recorder.until(3)) == [0, 1, 2]
     await until_dead(alpha.mail, 1)
     (dead,) = await alpha.mail.dead_letters.list()
-    assert (dead.letter.body, dead.reason, dead.failures) == (b"bad", "failed", 3)
+    assert (dead.message.body, dead.reason, dead.failures) == (b"bad", "failed", 3)
     assert "what the handler waited for was cancelled" in dead.detail
 
 

@@ -109,4 +109,4 @@ async def test_message_that_is_refused_a_thousand_times_is_one_dead_letter(tmp_p
         await until_empty(alpha.mail, "mallory")
         await until_dead(alpha.mail, 1)
         (dead,) = await alpha.mail.dead_letters.list()
-        assert (dead.letter.body, dead.reason, dead.peer) == (b"tea", "unknown queue", "mallory")
+        assert (dead.message.body, dead.reason, dead.peer) == (b"tea", "unknown queue", "mallory")

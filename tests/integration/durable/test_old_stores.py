@@ -37,8 +37,8 @@ async def test_store_of_an_earlier_version_keeps_its_messages(schema: int, tmp_p
         async with queues.transaction() as tx:
             assert await tx.execute("SELECT cents FROM bookings") == [(995,)]
         (dead,) = await queues.dead_letters.list()
-        assert (dead.letter.body, dead.reason, dead.failures) == (b"bad", "rejected", 1)
-        pending = {it.letter.body: it.failures for it in await queues.admin.peek_pending("orders")}
+        assert (dead.message.body, dead.reason, dead.failures) == (b"bad", "rejected", 1)
+        pending = {it.message.body: it.failures for it in await queues.admin.peek_pending("orders")}
         assert pending == {b"fails": 1, b"next": 0, b"plain": 0, b"urgent": 0, b"later": 0}
         statistics = await queues.statistics()
         assert (statistics.queues["held"].depth, statistics.queues["held"].is_paused) == (1, True)

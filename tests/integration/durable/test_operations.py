@@ -39,7 +39,7 @@ async def test_message_that_fails_too_often_is_a_dead_letter_and_can_be_retried(
     assert await recorder.until(1) == [b"cake"]
     (dead,) = await beta.mail.dead_letters.list("orders")
     assert (dead.reason, dead.failures, dead.is_outbound) == ("failed", 3, False)
-    assert (dead.letter.body, dead.detail) == (b"tea", "ValueError: as told")
+    assert (dead.message.body, dead.detail) == (b"tea", "ValueError: as told")
     assert await beta.mail.dead_letters.get(dead.id) == dead
     await beta.mail.dead_letters.retry(dead.id)
     assert await recorder.until(2) == [b"cake", b"tea"]
@@ -301,14 +301,14 @@ async def test_a_message_that_is_tried_again_waits_and_is_not_handled(alpha: Sta
     await mail.send("orders", b"cake", to="alpha", key="ann")
 
     async def is_held() -> bool:
-        return any(it.is_held for it in await mail.admin.peek_pending("orders"))
+        return any(it.is_blocked for it in await mail.admin.peek_pending("orders"))
 
     await eventually(is_held, "the second one waits for the first")
-    tea, cake = sorted(await mail.admin.peek_pending("orders"), key=lambda it: it.is_held)
-    assert (tea.letter.body, tea.failures, tea.error) == (b"tea", 1, "ValueError: as told")
-    assert tea.due_ms > tea.letter.sent_ms + 1_000_000
-    assert (cake.letter.body, cake.failures, cake.due_ms) == (b"cake", 0, 0)
-    assert await mail.admin.find_pending("orders", tea.letter.id) == [tea]
+    tea, cake = sorted(await mail.admin.peek_pending("orders"), key=lambda it: it.is_blocked)
+    assert (tea.message.body, tea.failures, tea.error) == (b"tea", 1, "ValueError: as told")
+    assert tea.due_ms > tea.message.sent_ms + 1_000_000
+    assert (cake.message.body, cake.failures, cake.due_ms) == (b"cake", 0, 0)
+    assert await mail.admin.find_pending("orders", tea.message.id) == [tea]
     statistics = await mail.statistics()
     queue = statistics.queues["orders"]
     assert (queue.depth, queue.handled, queue.failed) == (2, 0, 1)
@@ -321,7 +321,7 @@ async def test_a_message_for_later_does_not_wait_yet(alpha: Station) -> None:
     queue = (await alpha.mail.statistics()).queues["orders"]
     assert (queue.depth, queue.oldest_age_s) == (1, None)
     (later,) = await alpha.mail.admin.peek_pending("orders")
-    assert later.due_ms > later.letter.sent_ms + 1_000_000
+    assert later.due_ms > later.message.sent_ms + 1_000_000
 
 
 async def test_some_of_the_dead_those_that_died_first(alpha: Station) -> None:
@@ -329,7 +329,12 @@ async def test_some_of_the_dead_those_that_died_first(alpha: Station) -> None:
     await post_numbers(alpha, "alpha", range(6))
     await until_dead(alpha.mail, 6)
     assert await alpha.mail.dead_letters.drop_many(limit=2) == 2
-    assert numbers_of(it.letter.body for it in await alpha.mail.dead_letters.list()) == [2, 3, 4, 5]
+    assert numbers_of(it.message.body for it in await alpha.mail.dead_letters.list()) == [
+        2,
+        3,
+        4,
+        5,
+    ]
     assert await alpha.mail.dead_letters.retry_many(queue="orders", limit=3) == 3
     assert numbers_of(await recorder.until(3)) == [2, 3, 4]
     assert await alpha.mail.dead_letters.retry_many(limit=10) == 1

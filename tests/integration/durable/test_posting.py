@@ -152,7 +152,7 @@ async def test_message_that_waited_too_long_is_a_dead_letter(alpha: Station, bet
     assert await recorder.until(1) == [b"fresh"]
     await until_dead(beta.mail, 1)
     (dead,) = await beta.mail.dead_letters.list()
-    assert (dead.reason, dead.letter.body, dead.peer) == ("expired", b"stale", "alpha")
+    assert (dead.reason, dead.message.body, dead.peer) == ("expired", b"stale", "alpha")
 
 
 async def test_message_that_expires_on_its_way_is_the_senders_dead_letter(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_message_that_expires_on_its_way_is_the_senders_dead_letter(tmp_pa
         alpha.meet(beta)
         await until_dead(alpha.mail, 1)
         (dead,) = await alpha.mail.dead_letters.list()
-        assert (dead.reason, dead.is_outbound, dead.letter.body) == ("expired", True, b"stale")
+        assert (dead.reason, dead.is_outbound, dead.message.body) == ("expired", True, b"stale")
         assert await beta.mail.admin.peek("orders") == []
 
 
@@ -237,7 +237,7 @@ async def test_message_too_large_for_its_receiver_is_dead_at_its_sender(tmp_path
         assert await recorder.until(2) == [b"1", b"2"]
         await until_dead(alpha.mail, 1)
         (dead,) = await alpha.mail.dead_letters.list()
-        assert (dead.reason, len(dead.letter.body)) == ("too large", 2_000)
+        assert (dead.reason, len(dead.message.body)) == ("too large", 2_000)
 
 
 async def test_wrong_use_is_refused_with_a_reason(alpha: Station) -> None:

@@ -111,7 +111,7 @@ async def test_page_larger_than_a_frame_is_dead_and_the_rest_goes_on(tmp_path: P
         assert await recorder.until(2) == [b"1", b"2"]
         await until_dead(alpha.mail, 1)
         (dead,) = await alpha.mail.dead_letters.list()
-        assert (dead.reason, len(dead.letter.body)) == ("too large", 300_000)
+        assert (dead.reason, len(dead.message.body)) == ("too large", 300_000)
         await until_empty(alpha.mail, "beta")
 
 

@@ -215,7 +215,7 @@ async def test_pulled_message_whose_transaction_is_lost_comes_again(tmp_path: Pa
         tx = message.transaction()
         await tx.execute("INSERT INTO books VALUES (1)")
         turn = tx._savepoint
-        await eventually(lambda: turn is not None and turn.is_over)
+        await eventually(lambda: turn is not None and turn.is_finished)
         with pytest.raises(TransactionAbortedError):
             await message.ack(tx)
         (again,) = await alpha.mail.pull("orders", timeout=5)
@@ -239,7 +239,7 @@ async def test_handler_whose_posts_are_refused_has_failed(tmp_path: Path) -> Non
         await post_numbers(alpha, "alpha", range(2))
         await until_dead(alpha.mail, 1)
         (dead,) = await alpha.mail.dead_letters.list()
-        assert (dead.reason, dead.letter.body, dead.failures) == ("failed", b"1", 3)
+        assert (dead.reason, dead.message.body, dead.failures) == ("failed", b"1", 3)
         assert "OutboxFullError" in dead.detail
         assert await rows_of(alpha.mail) == [0]
 

@@ -233,5 +233,5 @@ async def test_transaction_that_was_lost_keeps_nobody_from_posting(tmp_path: Pat
                 await tx.execute("SELECT 1")
                 turn = tx._savepoint
                 assert turn is not None
-                await eventually(lambda: turn.is_over)
+                await eventually(lambda: turn.is_finished)
                 await post(alpha.mail)

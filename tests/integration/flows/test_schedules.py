@@ -13,8 +13,8 @@ import pytest
 
 from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, StoreUnavailableError, UsageError
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.units import Work
+from postroad.durable.store.mutations import FunctionMutation
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows import FlowContext, FlowSession, FlowStatus, flow, responder
 from postroad.flows.errors import ScheduleNotFoundError
 from postroad.flows.schedules import schedule as rows
@@ -271,13 +271,15 @@ class TestEndsInBetween:
         await node.flows.schedule("tick", EVERY_MINUTE, tick)
         store = node.station.mail.store
 
-        def pause(ledger: Ledger) -> None:
+        def pause(ledger: StoreTables) -> None:
             known = rows.find_schedule(ledger.database, "tick")
             assert known is not None
             paused = msgspec.structs.replace(known, is_paused=True)
             rows.write_schedule(ledger.database, paused)
 
-        with faults.arm_fault_point("flows.schedule.due", once(lambda: store.submit(Work(pause)))):
+        with faults.arm_fault_point(
+            "flows.schedule.due", once(lambda: store.submit(FunctionMutation(pause)))
+        ):
             clock.set("12:01:00")
 
             async def is_paused() -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from postroad.core.errors import UsageError
-from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows import FlowContext, FlowStatus, NondeterminismError, flow
 from postroad.flows.machine.history import CommandKind
 from postroad.flows.machine.state import parse_flow_id
@@ -34,7 +34,7 @@ async def order(ctx: FlowContext, name: str) -> str:
 async def change(node: FlowNode, statement: str, *parameters: Any) -> None:
     """What a newer version, or a bad disk, does to the store."""
 
-    def write(ledger: Ledger) -> None:
+    def write(ledger: StoreTables) -> None:
         ledger.database.execute(statement, parameters)
 
     await node.station.mail.store.write(write)

@@ -264,7 +264,9 @@ async def post_orders(location: str, numbers: Iterable[int]) -> None:
     await store.open("alpha")
     try:
         await store.write(
-            lambda ledger: ledger.append_all("alpha", [encode_stored_message(it) for it in letters])
+            lambda ledger: ledger.enqueue_all(
+                "alpha", [encode_stored_message(it) for it in letters]
+            )
         )
     finally:
         await store.close()

@@ -157,7 +157,7 @@ async def _grant(mail: DurableQueues, wishes: Wishes, told: set[str]) -> None:
         told.add(queue)
         await mail.admin.pause(queue)
     if wishes.has_doubts:
-        mail.store.audience.on_reconnected()
+        mail.store.commit_listeners.publish_reconnect()
         wishes.has_doubts = False
     if wishes.has_hope:
         await mail.dead_letters.retry_many()

@@ -6,8 +6,8 @@ import asyncio
 
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import DurableQueues, DurableQueuesConfig, MemoryDisk, Message, Transaction
-from postroad.durable.store import queries as query
-from postroad.durable.store.sqlite import SqliteDatabase
+from postroad.durable.store.backends.sqlite import SqliteStoreConnection
+from postroad.durable.store.tables import queries as query
 from postroad.testing import SimCluster
 from tests.simulation.durable.process import Machine
 
@@ -66,8 +66,10 @@ class Pair:
 
     def dead(self) -> list[str]:
         """The words of alpha's dead letters, in the order they died."""
-        database = SqliteDatabase(self.alpha.disk.connection, "alpha")
-        return [it.letter.body.decode() for it in query.list_dead(database, None, 0, 1_000)]
+        database = SqliteStoreConnection(self.alpha.disk.connection, "alpha")
+        return [
+            it.message.body.decode() for it in query.list_dead_letters(database, None, 0, 1_000)
+        ]
 
     def await_handled(self, *words: str, within: float = DELIVERY_S) -> None:
         """Wait until beta has handled exactly these; they must stay all."""

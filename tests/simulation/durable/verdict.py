@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from postroad.durable import DeadLetter, DeadLetterReason
-from postroad.durable.store import queries as query
-from postroad.durable.store.sqlite import SqliteDatabase
+from postroad.durable.store.backends.sqlite import SqliteStoreConnection
+from postroad.durable.store.tables import queries as query
 from postroad.testing import LivenessFailure, require
 from tests.simulation.durable.clerks import Fate
 from tests.simulation.durable.process import Machine
@@ -94,9 +94,9 @@ class Findings:
             self.rows[token] += 1
             self.places[token] = place
         self.journal.update(name for (name,) in _rows(machine, "SELECT job FROM journal"))
-        database = SqliteDatabase(machine.disk.connection, "")
-        for letter in query.list_dead(database, None, 0, 1_000_000):
-            token = decode_slip(letter.letter.body).token
+        database = SqliteStoreConnection(machine.disk.connection, "")
+        for letter in query.list_dead_letters(database, None, 0, 1_000_000):
+            token = decode_slip(letter.message.body).token
             self.dead.setdefault(token, []).append(letter)
 
     def ends(self, parcel: Parcel) -> int:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from postroad.durable.store.sqlite import SqliteDatabase
+from postroad.durable.store.backends.sqlite import SqliteStoreConnection
 from postroad.flows.engine import tables
 from postroad.flows.machine import values
 from postroad.flows.machine.state import FlowState, format_flow_id
@@ -22,8 +22,8 @@ from tests.simulation.flows.world import World
 _ALL = 1_000_000
 
 
-def database_of(machine: Machine) -> SqliteDatabase:
-    return SqliteDatabase(machine.disk.connection, machine.name)
+def database_of(machine: Machine) -> SqliteStoreConnection:
+    return SqliteStoreConnection(machine.disk.connection, machine.name)
 
 
 def heads_of(machine: Machine) -> list[FlowState]:

@@ -8,22 +8,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from postroad.core import fault_points as faults
-from postroad.durable.store.units import Unit
+from postroad.durable.store.mutations import Mutation
 from tests.support.deadlines import DEADLINE_S
 
 
 class HeldCommit:
     """The first commit of certain units stops before the disk, until a test says how it ends."""
 
-    def __init__(self, is_meant: Callable[[Unit], bool]) -> None:
+    def __init__(self, is_meant: Callable[[Mutation], bool]) -> None:
         self._is_meant = is_meant
         self._error: Exception | None = None
         self._begun = threading.Event()
         self._ended = threading.Event()
         # What is committed together with those units.
-        self.units: Sequence[Unit] = ()
+        self.units: Sequence[Mutation] = ()
 
-    def __call__(self, units: Sequence[Unit]) -> None:
+    def __call__(self, units: Sequence[Mutation]) -> None:
         """Be the fault point, in the thread of the store."""
         if self._begun.is_set() or not any(map(self._is_meant, units)):
             return
@@ -46,7 +46,7 @@ class HeldCommit:
 
 
 @contextmanager
-def held_commit(is_meant: Callable[[Unit], bool] = lambda unit: True) -> Iterator[HeldCommit]:
+def held_commit(is_meant: Callable[[Mutation], bool] = lambda unit: True) -> Iterator[HeldCommit]:
     """Hold the next commit that has one of those units in it; it goes on at the end at the latest.
 
     Only one store at a time should have such units: fault points are those of the whole process.

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from postroad.durable.store.queries import PAGE_SPAN
+from postroad.durable.store.tables.queries import BATCH_ID_SPAN
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_node import KEYS, WORK
 from tests.support.servers.postgres import fresh_database
@@ -172,7 +172,8 @@ class MailNode:
     def waiting(self) -> int:
         """Messages that are anywhere in its store, and alive."""
         ((waiting,),) = self.query(
-            f"SELECT (SELECT COALESCE(SUM(last - id % {PAGE_SPAN} + 1), 0) FROM postroad_outbox)"
+            f"SELECT (SELECT COALESCE(SUM(last - id % {BATCH_ID_SPAN} + 1), 0)"
+            " FROM postroad_outbox)"
             " + (SELECT COALESCE(SUM(pending), 0) FROM postroad_inbox)"
             " + (SELECT COUNT(*) FROM postroad_aside)"
         )

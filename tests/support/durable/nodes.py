@@ -11,9 +11,9 @@ from postroad.durable import DurableQueuesConfig, Store, StoredMessage
 from postroad.durable.bridges.hash_chain import extend_chain, initial_chain
 from postroad.durable.bridges.protocol import StreamWindow, WireBatch
 from postroad.durable.producer import EncodedMessage, MessageEncoder, OutgoingMessage, SendMutation
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.rows import AsideLetter, InPage
-from postroad.durable.store.streams import Arrival
+from postroad.durable.store.tables.rows import DeferredMessage, InboxBatch
+from postroad.durable.store.tables.store_tables import StoreTables
+from postroad.durable.store.tables.streams import WindowResult
 from postroad.durable.stored_messages import encode_batch, encode_stored_message
 
 OWN = "alpha"
@@ -37,10 +37,10 @@ def make_letters(count: int, **fields: Any) -> list[StoredMessage]:
 
 def make_page(
     letters: list[StoredMessage], id: int = 1, *, done: int = 0, ahead_ms: int = 0
-) -> InPage:
+) -> InboxBatch:
     """A page of a queue, as a consumer reads it."""
     size = len(encode_batch(letters))
-    return InPage(id, QUEUE, SENDER, letters, size, ahead_ms, NOW_MS, done)
+    return InboxBatch(id, QUEUE, SENDER, letters, size, ahead_ms, NOW_MS, done)
 
 
 def make_aside(
@@ -51,9 +51,9 @@ def make_aside(
     holds_key: bool = False,
     failures: int = 0,
     ahead_ms: int = 0,
-) -> AsideLetter:
+) -> DeferredMessage:
     """A letter that is kept by itself."""
-    return AsideLetter(
+    return DeferredMessage(
         id, letter.queue, SENDER, letter, due_ms, holds_key, failures, ahead_ms, NOW_MS
     )
 
@@ -144,15 +144,15 @@ async def post(store: Store, peer: str, *bodies: bytes, **fields: Any) -> list[i
 async def put(store: Store, *letters: StoredMessage, sender: str = SENDER) -> None:
     """Put letters into queues as if they had come from a sender in one page."""
 
-    def write(ledger: Ledger) -> None:
-        ledger.queues.store_letters(sender, letters, 0, NOW_MS)
+    def write(ledger: StoreTables) -> None:
+        ledger.queues.store_messages(sender, letters, 0, NOW_MS)
 
     await store.write(write)
 
 
 async def accept(
     store: Store, window: StreamWindow, *, room: int = ROOM, sender: str = SENDER
-) -> Arrival:
+) -> WindowResult:
     """Have a store take a window."""
     return await store.write(
         lambda ledger: ledger.streams.accept(sender, window, OWN, room, NOW_MS)

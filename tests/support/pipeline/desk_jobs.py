@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.durable.store.database import Database
+from postroad.durable.store.backends.backend import StoreConnection
 from postroad.pipeline import (
     Job,
     MemoryInput,
@@ -180,7 +180,7 @@ def total(deliveries: Iterable[InputDelivery]) -> int:
     return sum(it.segments for it in deliveries)
 
 
-async def look_in(disk: MemoryDisk, look: Callable[[Database], T]) -> T:
+async def look_in(disk: MemoryDisk, look: Callable[[StoreConnection], T]) -> T:
     """What is in the store of a job that does not run."""
     store = MemoryStore(disk)
     await store.open(JOB)

@@ -9,9 +9,9 @@ from postroad.core import fault_points as faults
 from postroad.core.errors import OutboxFullError, StoreUnavailableError
 from postroad.durable import DurableQueuesConfig, MemoryStore, Store
 from postroad.durable.producer import MessageEncoder, SendBatchMutation, submit_send
-from postroad.durable.store import queries as query
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.units import Work
+from postroad.durable.store.mutations import FunctionMutation
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.store_tables import StoreTables
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.nodes import OWN, PEER, QUEUE, once, opened, posting_of, raising
 
@@ -46,10 +46,10 @@ async def outcomes(*waiting: asyncio.Future[None]) -> list[bool]:
 
 
 async def numbers(store: Store, peer: str = PEER) -> list[int]:
-    return [int(it.body) for it in await store.read(query.browse_outbox, peer, 100)]
+    return [int(it.body) for it in await store.read(query.peek_outbox, peer, 100)]
 
 
-def break_down(ledger: Ledger) -> None:
+def break_down(ledger: StoreTables) -> None:
     raise ZeroDivisionError
 
 
@@ -57,10 +57,10 @@ async def test_posts_that_wait_for_the_same_commit_are_one_unit(store: Store) ->
     await store.write(lambda ledger: None)
     before = store.writer.commits
     first = post(store, 1)
-    unit = store.writer.newest
+    unit = store.writer.last_queued
     others = [*post(store, 2, 3), *post(store, 4, peer=OTHER)]
     assert isinstance(unit, SendBatchMutation)
-    assert store.writer.newest is unit
+    assert store.writer.last_queued is unit
     assert await outcomes(*first, *others) == [True] * 4
     assert store.writer.commits == before + 1
     assert (await numbers(store), await numbers(store, OTHER)) == ([1, 2, 3], [4])
@@ -77,10 +77,10 @@ async def test_post_keeps_its_place_in_the_next_commit(store: Store) -> None:
 
 async def test_commit_that_has_begun_takes_no_more(store: Store) -> None:
     first = post(store, 1)
-    unit = store.writer.newest
+    unit = store.writer.last_queued
     await asyncio.gather(*first)
     second = post(store, 2)
-    assert store.writer.newest is not unit
+    assert store.writer.last_queued is not unit
     await asyncio.gather(*second)
     assert await numbers(store) == [1, 2]
 
@@ -97,7 +97,7 @@ async def test_full_mailbox_concerns_nobody_else(store: Store) -> None:
     assert (await outcomes(*full)).count(False) == 2
     assert await outcomes(*other, *own) == [True] * 12
     assert await numbers(store, OTHER) == [7, 8]
-    kept = await store.read(query.browse_queue, QUEUE, 100)
+    kept = await store.read(query.peek_queue, QUEUE, 100)
     assert [int(it.body) for it in kept] == list(range(10))
 
 
@@ -127,7 +127,7 @@ async def test_all_hear_of_a_commit_that_failed(store: Store) -> None:
 
 async def test_posts_beside_a_unit_that_breaks_are_taken_once(store: Store) -> None:
     waiting = post(store, 1, 2, 3, 4)
-    broken = Work(break_down)
+    broken = FunctionMutation(break_down)
     store.submit(broken)
     with pytest.raises(ZeroDivisionError):
         await broken.done
@@ -141,8 +141,8 @@ async def test_posts_that_are_gathered_take_room_in_memory() -> None:
     ) as store:
         writer, body = store.writer, bytes(400)
         waiting = [submit_send(writer, _clerk.encode_fast(PEER, QUEUE, body)) for _ in range(2)]
-        assert writer.has_room
+        assert writer.has_capacity
         waiting.append(submit_send(writer, _clerk.encode_fast(PEER, QUEUE, body)))
-        assert not writer.has_room
+        assert not writer.has_capacity
         await asyncio.gather(*waiting)
-        assert writer.has_room
+        assert writer.has_capacity

@@ -152,7 +152,7 @@ async def test_second_signal_ends_a_handler_while_its_transaction_is_open() -> N
             await asyncio.Event().wait()
         finally:
             # Everybody else would wait for it until its time is over.
-            were_open.append(tx.has_begun)
+            were_open.append(tx.is_open)
 
     node = Node(CONFIG, App(consumers=[Consuming(queue="orders", handler=handle)]))
     tasks = []

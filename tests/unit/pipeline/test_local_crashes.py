@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.durable.store.database import Database
+from postroad.durable.store.backends.backend import StoreConnection
 from postroad.pipeline import Job, LocalRunner, Segment, Task, TaskType
 from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.records import RootState
@@ -72,7 +72,7 @@ class Pipeline(Mortal):
         assert counts == [0, 0, 0]
 
     @staticmethod
-    def _look(database: Database) -> list[object]:
+    def _look(database: StoreConnection) -> list[object]:
         pen = JobStore(database, JOB)
         waits = [pen.count(RootState.WAITING), len(pen.deliveries()), len(pen.pending_commits())]
         return [[it.segment for it in pen.list_dead(10)], *waits]

@@ -11,9 +11,9 @@ import msgspec
 from postroad.admin.bodies import show_body
 from postroad.admin.vitals import vitals_of
 from postroad.core.errors import DeadLetterNotFoundError
-from postroad.durable import DeadGroup as Group
 from postroad.durable import DeadLetter
-from postroad.durable.store.rows import RETRIED_HEADER
+from postroad.durable import DeadLetterGroup as Group
+from postroad.durable.store.tables.rows import RETRIED_HEADER
 
 from .limits import Count, CountView, Limit
 from .office import Office, mail_changed
@@ -170,7 +170,7 @@ def _numbers(ids: list[str]) -> list[int]:
 
 
 def _view(dead: DeadLetter) -> DeadView:
-    letter = dead.letter
+    letter = dead.message
     body = show_body(letter.body)
     headers = {name: it for name, it in (letter.headers or {}).items() if name != RETRIED_HEADER}
     return DeadView(
@@ -182,7 +182,7 @@ def _view(dead: DeadLetter) -> DeadView:
         reason=dead.reason,
         detail=dead.detail,
         failures=dead.failures,
-        died_at=dead.died_ms / 1000,
+        died_at=dead.dead_at_ms / 1000,
         retried=dead.retried,
         body=body.text,
         encoding=body.encoding,

@@ -12,7 +12,7 @@ from postroad.admin.errors import InvalidRequest, NotFound, nearest
 from postroad.core.codec import type_name
 from postroad.core.errors import MalformedPayloadError
 from postroad.durable import QueueStatistics, StoredMessage
-from postroad.durable.store.rows import WaitingLetter
+from postroad.durable.store.tables.rows import PendingMessage
 from postroad.node.queue import Queue
 
 from .limits import Count, CountView, Limit
@@ -214,12 +214,12 @@ def _view(name: str, it: QueueStatistics) -> QueueView:
 
 def view_letter(letter: StoredMessage) -> LetterView:
     """A message that nobody has tried to handle, as people see it."""
-    return view_waiting(WaitingLetter(letter=letter))
+    return view_waiting(PendingMessage(message=letter))
 
 
-def view_waiting(waiting: WaitingLetter) -> LetterView:
+def view_waiting(waiting: PendingMessage) -> LetterView:
     """A message, as people see it."""
-    letter = waiting.letter
+    letter = waiting.message
     body = show_body(letter.body)
     return LetterView(
         id=str(letter.id),
@@ -236,7 +236,7 @@ def view_waiting(waiting: WaitingLetter) -> LetterView:
         failures=waiting.failures,
         error=waiting.error,
         next_try_at=waiting.due_ms / 1000 if waiting.due_ms else None,
-        is_held=waiting.is_held,
+        is_held=waiting.is_blocked,
     )
 
 

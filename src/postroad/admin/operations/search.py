@@ -126,7 +126,7 @@ async def _of_mail(office: Office, text: str) -> AsyncIterator[HitView]:
 
 
 def _dead_hit(dead: DeadLetter) -> HitView:
-    title = f"message {dead.letter.id} of queue {dead.queue}: {dead.reason}"
+    title = f"message {dead.message.id} of queue {dead.queue}: {dead.reason}"
     return HitView(kind="dead letter", id=str(dead.id), title=title, noun="dlq")
 
 

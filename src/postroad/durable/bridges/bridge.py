@@ -42,8 +42,8 @@ from postroad.durable.bridges.send_window import (
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.names import DELIVER, OFFER
 from postroad.durable.store import Store
-from postroad.durable.store import queries as query
-from postroad.durable.store.rows import OutPage, Peer
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.rows import OutboxBatch, PeerState
 from postroad.net import MessagingService
 
 logger = logging.getLogger("postroad.durable")
@@ -94,7 +94,7 @@ class Bridge:
         self._token = token
         self._failures = 0
         # Pages that follow one another and were not sent yet.
-        self._recent: deque[OutPage] = deque()
+        self._recent: deque[OutboxBatch] = deque()
         self._recent_bytes = 0
         # Whether the store may have pages to be sent that are not among those.
         self._may_have_more = True
@@ -116,14 +116,14 @@ class Bridge:
 
     # What it is told.
 
-    def on_batches(self, pages: Sequence[OutPage]) -> None:
+    def on_batches(self, batches: Sequence[OutboxBatch]) -> None:
         """Pages were committed."""
-        for page in pages:
-            if self._recent and self._recent[-1].last + 1 != page.first:
+        for batch in batches:
+            if self._recent and self._recent[-1].last + 1 != batch.first:
                 self._clear_recent()
-            if self._recent_bytes + page.size <= _HOT_BYTES_MAX or not self._recent:
-                self._recent.append(page)
-                self._recent_bytes += page.size
+            if self._recent_bytes + batch.size <= _HOT_BYTES_MAX or not self._recent:
+                self._recent.append(batch)
+                self._recent_bytes += batch.size
             else:
                 self._may_have_more = True
         self._wake.set()
@@ -229,15 +229,15 @@ class Bridge:
         self._is_stale = False
         peer = await self._store.read(query.find_peer, self.peer)
         self._is_paused = peer is not None and peer.is_paused
-        if peer is None or self._is_paused or peer.head == peer.settled:
+        if peer is None or self._is_paused or peer.last_seq == peer.acked_seq:
             return False
         self.state = BridgeState.OPENING
         course = StreamIdentity(
             peer=self.peer, store=self._store.id, epoch=peer.epoch, token=self._token
         )
         answer = await self._open_stream(course, peer)
-        self._epoch, self._acked, self._rejections = peer.epoch, peer.settled, []
-        self._submit_ack(course, answer, peer.settled)
+        self._epoch, self._acked, self._rejections = peer.epoch, peer.acked_seq, []
+        self._submit_ack(course, answer, peer.acked_seq)
         outflow = BridgeSendWindow(course, self._config, answer)
         # What was sent before and is not accepted is sent again.
         self._may_have_more = True
@@ -267,8 +267,8 @@ class Bridge:
         self.last_error = f"{self.peer!r} has no room for more"
         await self._back_off()
 
-    async def _open_stream(self, course: StreamIdentity, peer: Peer) -> StreamAck:
-        offer = StreamOpen(course.store, course.epoch, course.token, peer.settled)
+    async def _open_stream(self, course: StreamIdentity, peer: PeerState) -> StreamAck:
+        offer = StreamOpen(course.store, course.epoch, course.token, peer.acked_seq)
         reply = await self._service.request(
             self.target,
             OFFER,
@@ -293,15 +293,17 @@ class Bridge:
                 "then start a new epoch"
             )
 
-    async def _send_more(self, outflow: BridgeSendWindow, peer: Peer) -> None:
+    async def _send_more(self, outflow: BridgeSendWindow, peer: PeerState) -> None:
         """Send what may be sent."""
         while outflow.available_bytes > 0:
-            pages = outflow.select_batches(await self._next_batches(outflow, peer))
-            if not pages:
+            batches = outflow.select_batches(await self._next_batches(outflow, peer))
+            if not batches:
                 return
-            await self._send(outflow, pages[:1] if self._sends_single_batches else pages)
+            await self._send(outflow, batches[:1] if self._sends_single_batches else batches)
 
-    async def _next_batches(self, outflow: BridgeSendWindow, peer: Peer) -> Sequence[OutPage]:
+    async def _next_batches(
+        self, outflow: BridgeSendWindow, peer: PeerState
+    ) -> Sequence[OutboxBatch]:
         """Pages after those that are sent, from memory or from the store."""
         hot = self._recent
         while hot and hot[0].last <= outflow.sent:
@@ -312,30 +314,30 @@ class Bridge:
             return ()
         # What is committed from here on is told.
         self._may_have_more = False
-        epoch, pages = await self._store.read(
-            query.read_pages_of_epoch, peer.id, outflow.sent, _PAGES_AT_ONCE
+        epoch, batches = await self._store.read(
+            query.read_outbox_batches_of_epoch, peer.id, outflow.sent, _PAGES_AT_ONCE
         )
         if epoch != peer.epoch:
             self.reload()
             return ()
-        self._may_have_more |= bool(pages)
-        return pages
+        self._may_have_more |= bool(batches)
+        return batches
 
-    async def _send(self, outflow: BridgeSendWindow, pages: Sequence[OutPage]) -> None:
-        BEFORE_SEND.hit(peer=self.peer, first=pages[0].first)
-        window = outflow.next_window(pages, self._acked, time.time_ns() // 1_000_000)
+    async def _send(self, outflow: BridgeSendWindow, batches: Sequence[OutboxBatch]) -> None:
+        BEFORE_SEND.hit(peer=self.peer, first=batches[0].first)
+        window = outflow.next_window(batches, self._acked, time.time_ns() // 1_000_000)
         payload = encode(window)
-        delivery = asyncio.ensure_future(self._deliver(payload, pages))
+        delivery = asyncio.ensure_future(self._deliver(payload, batches))
         delivery.add_done_callback(self._on_delivery)
         self._windows.append(delivery)
         # Let it be written, so that windows stay in order.
         await asyncio.sleep(0)
-        AFTER_SEND.hit(peer=self.peer, first=pages[0].first)
+        AFTER_SEND.hit(peer=self.peer, first=batches[0].first)
 
     def _on_delivery(self, delivery: asyncio.Future[bytes]) -> None:
         self._wake.set()
 
-    async def _deliver(self, payload: bytes, pages: Sequence[OutPage]) -> bytes:
+    async def _deliver(self, payload: bytes, batches: Sequence[OutboxBatch]) -> bytes:
         try:
             return await self._service.request(
                 self.target,
@@ -345,16 +347,16 @@ class Bridge:
                 peer=self.peer,
             )
         except MessageTooLargeError as error:
-            if len(pages) == 1:
-                await self._dead_letter_batch(pages[0], error)
+            if len(batches) == 1:
+                await self._dead_letter_batch(batches[0], error)
             self._sends_single_batches = True
             raise
 
-    async def _dead_letter_batch(self, page: OutPage, error: MessageTooLargeError) -> None:
+    async def _dead_letter_batch(self, batch: OutboxBatch, error: MessageTooLargeError) -> None:
         """Make dead letters of a page that is too large for the peer's connections."""
         await self._store.write(
-            lambda ledger: ledger.outbox.void(
-                self.peer, page, DeadLetterReason.TOO_LARGE, error.detail, ledger.now_ms
+            lambda tables: tables.outbox.dead_letter_batch(
+                self.peer, batch, DeadLetterReason.TOO_LARGE, error.detail, tables.now_ms
             )
         )
         self._clear_recent()
@@ -378,17 +380,17 @@ class Bridge:
             self.sent += answer.watermark - before
             # All that no settlement has made durable yet: one that fails must lose none of them.
             self._rejections += new_rejections(answer, before)
-            unit = OutboxAckMutation(course, answer, tuple(self._rejections), self._on_acked)
-            self._store.submit(unit, lazy=True)
+            mutation = OutboxAckMutation(course, answer, tuple(self._rejections), self._on_acked)
+            self._store.submit(mutation, lazy=True)
 
-    def _on_acked(self, unit: OutboxAckMutation, error: Exception | None) -> None:
+    def _on_acked(self, mutation: OutboxAckMutation, error: Exception | None) -> None:
         """A settlement is durable, or failed: then a later one, or a new offer, makes up for it."""
-        if unit.epoch != self._epoch:
+        if mutation.epoch != self._epoch:
             return
         if error is None:
-            self._acked = max(self._acked, unit.acked)
+            self._acked = max(self._acked, mutation.acked)
             self._rejections = [
-                rejection for rejection in self._rejections if rejection.number > unit.acked
+                rejection for rejection in self._rejections if rejection.number > mutation.acked
             ]
         elif isinstance(error, FencedError):
             self._on_fenced(error)

@@ -32,8 +32,8 @@ from postroad.durable.names import (
 )
 from postroad.durable.peers import PeerDirectory
 from postroad.durable.store import Store
-from postroad.durable.store import queries as query
-from postroad.durable.store.ledger import News
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.store_tables import CommitEvent
 from postroad.net import MessagingService, RawMessage
 from postroad.net.connections.client import PeerIfKnown
 
@@ -86,11 +86,11 @@ class BridgeController:
             # It may be alive, and have no reason to ask again.
             self._bridge = await self._store.read(find_manager)
         peers = await self._store.read(query.list_peers)
-        self._peers = {peer.name: None for peer in peers if peer.head > peer.settled}
+        self._peers = {peer.name: None for peer in peers if peer.last_seq > peer.acked_seq}
         if self._is_external:
             self._service.subscribe(BRIDGE_NOTIFY, self._on_report)
         self._stop_listening = self._directory.subscribe(self._on_peer)
-        self._store.audience.add(self._on_commit)
+        self._store.commit_listeners.add(self._on_commit)
         loop = asyncio.get_running_loop()
         self._sender = loop.create_task(self._send_all(), name="postroad bridge liaison")
         if self._is_external:
@@ -129,8 +129,8 @@ class BridgeController:
 
     # What happens in the node.
 
-    def _on_commit(self, news: News) -> None:
-        for peer in dict.fromkeys(peer for peer, _ in news.appended):
+    def _on_commit(self, event: CommitEvent) -> None:
+        for peer in dict.fromkeys(peer for peer, _ in event.outbox_batches):
             self._peers[peer] = None
             if peer not in self._created:
                 self._create(peer)

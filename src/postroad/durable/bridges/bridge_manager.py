@@ -37,8 +37,8 @@ from postroad.durable.bridges.fencing import acquire_fencing_token, check_fencin
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.names import BRIDGE_CONTROL, BRIDGE_NOTIFY, peer_of
 from postroad.durable.store import Store
-from postroad.durable.store.ledger import News
-from postroad.durable.store.rows import OutPage
+from postroad.durable.store.tables.rows import OutboxBatch
+from postroad.durable.store.tables.store_tables import CommitEvent
 from postroad.net import MessagingService, RawMessage
 from postroad.net.connections.client import PeerIfKnown
 
@@ -90,9 +90,9 @@ class BridgeManager(Lifecycle):
         """Take over the store, and ask the node for its queues."""
         service = self._service
         self.token = await self._store.write(
-            lambda ledger: acquire_fencing_token(ledger, service.name, service.address)
+            lambda tables: acquire_fencing_token(tables, service.name, service.address)
         )
-        self._store.audience.add(self._on_commit)
+        self._store.commit_listeners.add(self._on_commit)
         if self._node_address is not None:
             self._service.subscribe(BRIDGE_CONTROL, self._on_control)
         loop = asyncio.get_running_loop()
@@ -213,14 +213,14 @@ class BridgeManager(Lifecycle):
 
     # What the store says, when it is written by this process.
 
-    def _on_commit(self, news: News) -> None:
-        by_peer: dict[str, list[OutPage]] = {}
-        for peer, page in news.appended:
-            by_peer.setdefault(peer, []).append(page)
-        for peer, pages in by_peer.items():
+    def _on_commit(self, event: CommitEvent) -> None:
+        by_peer: dict[str, list[OutboxBatch]] = {}
+        for peer, batch in event.outbox_batches:
+            by_peer.setdefault(peer, []).append(batch)
+        for peer, batches in by_peer.items():
             bridge = self._bridges.get(peer)
             if bridge is not None:
-                bridge.on_batches(pages)
+                bridge.on_batches(batches)
 
     def reload(self, peer: str) -> None:
         """What waits for a peer was changed by an operator."""

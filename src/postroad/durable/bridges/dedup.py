@@ -36,9 +36,9 @@ def new_batches(watermark: int, chain: bytes, window: StreamWindow) -> Iterator[
         StreamDivergedError: the window does not continue what the watermark stands for.
     """
     first, previous = window.first, window.previous
-    for page in window.batches:
-        last = first + page.count - 1
-        if last == watermark and page.chain != chain:
+    for batch in window.batches:
+        last = first + batch.count - 1
+        if last == watermark and batch.chain != chain:
             raise StreamDivergedError(f"message {last} was another one when it was accepted")
         if last > watermark:
             if first > watermark + 1:
@@ -47,7 +47,7 @@ def new_batches(watermark: int, chain: bytes, window: StreamWindow) -> Iterator[
                 raise StreamDivergedError(
                     f"message {first} does not follow what was accepted before"
                 )
-            is_intact = page.data is None or extend_chain(previous, page.data) == page.chain
-            yield NewBatch(first, page, is_intact)
-            watermark, chain = last, page.chain
-        first, previous = last + 1, page.chain
+            is_intact = batch.data is None or extend_chain(previous, batch.data) == batch.chain
+            yield NewBatch(first, batch, is_intact)
+            watermark, chain = last, batch.chain
+        first, previous = last + 1, batch.chain

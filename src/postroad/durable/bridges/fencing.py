@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from postroad.core import Address, to_address
 from postroad.core.errors import FencedError
-from postroad.durable.store.database import Database
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.schema import read_meta, write_meta
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.tables.schema import read_meta, write_meta
+from postroad.durable.store.tables.store_tables import StoreTables
 
 TOKEN = "bridge.token"
 PLACE = "bridge.place"
 
 
-def check_fencing_token(database: Database, token: int) -> None:
+def check_fencing_token(database: StoreConnection, token: int) -> None:
     """Raise FencedError if another bridge manager has taken over the store."""
     newest = int(read_meta(database, TOKEN) or 0)
     if newest != token:
         raise FencedError(f"bridge manager {newest} has taken over from {token}")
 
 
-def acquire_fencing_token(ledger: Ledger, name: str, address: Address) -> int:
+def acquire_fencing_token(tables: StoreTables, name: str, address: Address) -> int:
     """Take over the store as its bridge manager, and say where that is."""
-    token = int(read_meta(ledger.database, TOKEN) or 0) + 1
-    write_meta(ledger.database, TOKEN, str(token))
-    write_meta(ledger.database, PLACE, f"{name} {address}")
+    token = int(read_meta(tables.database, TOKEN) or 0) + 1
+    write_meta(tables.database, TOKEN, str(token))
+    write_meta(tables.database, PLACE, f"{name} {address}")
     return token
 
 
-def find_manager(database: Database) -> tuple[str, Address] | None:
+def find_manager(database: StoreConnection) -> tuple[str, Address] | None:
     """The name and address of the manager that took over last."""
     place = read_meta(database, PLACE)
     if place is None:

@@ -17,8 +17,8 @@ def initial_chain(store: bytes, epoch: int, peer: str) -> bytes:
     return blake2b(start, digest_size=CHAIN_BYTES, person=b"postroad.chain").digest()
 
 
-def extend_chain(chain: bytes, page: bytes) -> bytes:
+def extend_chain(chain: bytes, batch: bytes) -> bytes:
     """The chain after one more page."""
     digest = blake2b(chain, digest_size=CHAIN_BYTES, person=b"postroad.chain")
-    digest.update(page)
+    digest.update(batch)
     return digest.digest()

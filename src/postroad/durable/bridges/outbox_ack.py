@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from postroad.durable.bridges.fencing import check_fencing_token
 from postroad.durable.bridges.protocol import MessageRejection, StreamAck
 from postroad.durable.bridges.send_window import StreamIdentity
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.units import Unit
+from postroad.durable.store.mutations import Mutation
+from postroad.durable.store.tables.store_tables import StoreTables
 
 
-class OutboxAckMutation(Unit):
+class OutboxAckMutation(Mutation):
     """What a peer has accepted is removed; what it refused becomes dead letters."""
 
     __slots__ = ("_chain", "_on_acked", "_rejections", "_stream", "acked")
@@ -20,14 +20,14 @@ class OutboxAckMutation(Unit):
         self,
         course: StreamIdentity,
         answer: StreamAck,
-        refusals: Sequence[MessageRejection],
+        rejections: Sequence[MessageRejection],
         on_settled: Callable[[OutboxAckMutation, Exception | None], None],
     ) -> None:
         super().__init__()
         self._on_acked = on_settled
         self._stream = course
         self._chain = answer.chain
-        self._rejections = refusals
+        self._rejections = rejections
         self.acked = answer.watermark
 
     @property
@@ -35,16 +35,16 @@ class OutboxAckMutation(Unit):
         """The epoch its numbers are of."""
         return self._stream.epoch
 
-    def apply(self, ledger: Ledger) -> None:
-        check_fencing_token(ledger.database, self._stream.token)
-        ledger.outbox.settle(
+    def apply(self, tables: StoreTables) -> None:
+        check_fencing_token(tables.database, self._stream.token)
+        tables.outbox.ack(
             self._stream.peer,
             self._stream.epoch,
             self.acked,
             self._chain,
             self._rejections,
-            ledger.now_ms,
+            tables.now_ms,
         )
 
-    def settle(self, error: Exception | None) -> None:
+    def on_complete(self, error: Exception | None) -> None:
         self._on_acked(self, error)

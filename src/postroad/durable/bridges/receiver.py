@@ -25,12 +25,12 @@ from postroad.durable.bridges.protocol import (
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.names import DELIVER, OFFER, node_of_bridge
 from postroad.durable.store import Store
-from postroad.durable.store import queries as query
-from postroad.durable.store.database import Database
-from postroad.durable.store.ledger import Ledger, News
-from postroad.durable.store.rows import InPage
-from postroad.durable.store.streams import Arrival
-from postroad.durable.store.units import Unit, tell
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.mutations import Mutation, resolve_future
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.rows import InboxBatch
+from postroad.durable.store.tables.store_tables import CommitEvent, StoreTables
+from postroad.durable.store.tables.streams import WindowResult
 from postroad.net import MessagingService, RawMessage
 
 logger = logging.getLogger("postroad.durable")
@@ -46,7 +46,7 @@ _LETTERS_UNCHECKED = 512
 _WARN_INTERVAL_S = 60.0
 
 
-class WindowMutation(Unit):
+class WindowMutation(Mutation):
     """A window to be stored; its sender waits for the answer."""
 
     __slots__ = ("_credit", "_own_name", "_prepared", "_sender", "_window", "done", "result")
@@ -59,24 +59,24 @@ class WindowMutation(Unit):
         self._window = window
         self._own_name = own_name
         self._credit = room
-        self._prepared: InPage | None = None
-        self.result: Arrival
+        self._prepared: InboxBatch | None = None
+        self.result: WindowResult
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def prepare(self, ledger: Ledger) -> InPage | None:
+    def prepare(self, tables: StoreTables) -> InboxBatch | None:
         now_ms = time.time_ns() // 1_000_000
-        self._prepared = ledger.streams.prepare(self._sender, self._window, self._credit, now_ms)
+        self._prepared = tables.streams.prepare(self._sender, self._window, self._credit, now_ms)
         return self._prepared
 
-    def apply(self, ledger: Ledger) -> None:
+    def apply(self, tables: StoreTables) -> None:
         # Should it be applied again, the page was taken back.
         prepared, self._prepared = self._prepared, None
-        self.result = ledger.streams.accept(
-            self._sender, self._window, self._own_name, self._credit, ledger.now_ms, prepared
+        self.result = tables.streams.accept(
+            self._sender, self._window, self._own_name, self._credit, tables.now_ms, prepared
         )
 
-    def settle(self, error: Exception | None) -> None:
-        tell(self.done, error)
+    def on_complete(self, error: Exception | None) -> None:
+        resolve_future(self.done, error)
 
 
 class StreamReceiver:
@@ -101,7 +101,7 @@ class StreamReceiver:
         """Count what is there, and listen."""
         self._stored_bytes = await self._store.read(query.sizes_by_sender)
         self._stored_bytes_total = sum(self._stored_bytes.values())
-        self._dead_bytes = await self._store.read(query.dead_by_sender)
+        self._dead_bytes = await self._store.read(query.dead_letter_bytes_by_sender)
         try:
             self._service.serve(OFFER, self._on_open)
         except ConfigError:
@@ -116,11 +116,11 @@ class StreamReceiver:
             self._service.unsubscribe(OFFER)
             self._service.unsubscribe(DELIVER)
 
-    def on_commit(self, news: News) -> None:
+    def on_commit(self, event: CommitEvent) -> None:
         """Count what came and what is gone."""
-        for sender, size in news.held.items():
+        for sender, size in event.bytes_by_sender.items():
             self._count(sender, size)
-        for sender, size in news.dead.items():
+        for sender, size in event.dead_letter_bytes_by_sender.items():
             self._dead_bytes[sender] = self._dead_bytes.get(sender, 0) + size
 
     def blocked_senders(self) -> list[str]:
@@ -165,16 +165,16 @@ class StreamReceiver:
         return encode(msgspec.structs.replace(answer, version=version))
 
     def _build_ack(
-        self, database: Database, sender: str, offer: StreamOpen, is_newest: bool
+        self, database: StoreConnection, sender: str, offer: StreamOpen, is_newest: bool
     ) -> StreamAck:
-        verdict = WindowStatus.ACCEPTED if is_newest else WindowStatus.FENCED
+        status = WindowStatus.ACCEPTED if is_newest else WindowStatus.FENCED
         room = self._credit(sender)
         stream = query.find_stream(database, sender, offer.store, offer.epoch)
         if stream is None:
             chain = initial_chain(offer.store, offer.epoch, self._service.name)
-            return StreamAck(verdict, 0, chain, room, [])
-        refusals = query.list_refusals(database, stream.id, offer.acked)
-        return StreamAck(verdict, stream.watermark, stream.chain, room, refusals)
+            return StreamAck(status, 0, chain, room, [])
+        rejections = query.list_rejections(database, stream.id, offer.acked)
+        return StreamAck(status, stream.watermark, stream.chain, room, rejections)
 
     async def _on_window(self, message: RawMessage) -> bytes:
         sender = self._sender_of(message)
@@ -185,25 +185,25 @@ class StreamReceiver:
         _check_counts(window)
         BEFORE_ACCEPT.hit(sender=sender, first=window.first)
         size = len(message.payload)
-        unit = WindowMutation(sender, window, self._service.name, self._credit(sender), size)
-        self._store.submit(unit)
+        mutation = WindowMutation(sender, window, self._service.name, self._credit(sender), size)
+        self._store.submit(mutation)
         # What is about to be stored takes room already.
         self._count(sender, size)
         try:
-            await unit.done
+            await mutation.done
         finally:
             self._count(sender, -size)
         AFTER_ACCEPT.hit(sender=sender, first=window.first)
-        arrival = unit.result
+        arrival = mutation.result
         if arrival.detail:
             logger.debug("a window of %s was not taken: %s", sender, arrival.detail)
         return encode(
             StreamAck(
-                arrival.verdict,
+                arrival.status,
                 arrival.watermark,
                 arrival.chain,
                 self._credit(sender),
-                arrival.refusals,
+                arrival.rejections,
             )
         )
 
@@ -226,9 +226,9 @@ class StreamReceiver:
 
 def _check_counts(window: StreamWindow) -> None:
     """Refuse a window that announces more letters than its bytes can hold."""
-    for page in window.batches:
+    for batch in window.batches:
         # Of a few letters it does no harm: they are refused one by one.
-        if page.data is None or page.count <= _LETTERS_UNCHECKED:
+        if batch.data is None or batch.count <= _LETTERS_UNCHECKED:
             continue
-        if page.count * _LETTER_BYTES_MIN > len(page.data):
-            raise MalformedPayloadError(f"{page.count} letters in {len(page.data)} bytes")
+        if batch.count * _LETTER_BYTES_MIN > len(batch.data):
+            raise MalformedPayloadError(f"{batch.count} letters in {len(batch.data)} bytes")

@@ -21,7 +21,7 @@ from postroad.durable.bridges.protocol import (
     WireBatch,
 )
 from postroad.durable.config import DurableQueuesConfig
-from postroad.durable.store.rows import OutPage, Peer
+from postroad.durable.store.tables.rows import OutboxBatch, PeerState
 
 # What a page takes in a frame besides its letters.
 _PAGE_OVERHEAD = 48
@@ -36,7 +36,7 @@ class StreamIdentity(msgspec.Struct, frozen=True, kw_only=True):
     token: int
 
 
-def check_stream_consistency(peer: Peer, answer: StreamAck, chain_here: bytes | None) -> None:
+def check_stream_consistency(peer: PeerState, answer: StreamAck, chain_here: bytes | None) -> None:
     """Raise StreamMismatchError unless both stores agree on what was delivered.
 
     Args:
@@ -45,16 +45,16 @@ def check_stream_consistency(peer: Peer, answer: StreamAck, chain_here: bytes | 
         chain_here: the chain after the peer's watermark, as this store knows it.
     """
     advice = "decide what to do with the mail that waits, then start a new epoch"
-    if answer.watermark < peer.settled:
+    if answer.watermark < peer.acked_seq:
         raise ReceiverStateLostError(
-            f"{peer.name!r} has acknowledged {peer.settled} messages and remembers "
+            f"{peer.name!r} has acknowledged {peer.acked_seq} messages and remembers "
             f"{answer.watermark}: its store is an old copy, and what is between is lost there; "
             f"{advice}"
         )
-    if answer.watermark > peer.head:
+    if answer.watermark > peer.last_seq:
         raise SenderStateLostError(
             f"{peer.name!r} has {answer.watermark} messages of this node, which remembers having "
-            f"posted {peer.head}: this node's store is an old copy; {advice}"
+            f"posted {peer.last_seq}: this node's store is an old copy; {advice}"
         )
     if chain_here != answer.chain:
         raise StreamDivergedError(
@@ -65,12 +65,12 @@ def check_stream_consistency(peer: Peer, answer: StreamAck, chain_here: bytes | 
 
 def new_rejections(answer: StreamAck, before: int) -> list[MessageRejection]:
     """What a peer refuses of the messages it has accepted now: each at most once, in order."""
-    refusals: list[MessageRejection] = []
-    for refusal in answer.rejections:
-        if before < refusal.number <= answer.watermark:
-            refusals.append(refusal)
-            before = refusal.number
-    return refusals
+    rejections: list[MessageRejection] = []
+    for rejection in answer.rejections:
+        if before < rejection.number <= answer.watermark:
+            rejections.append(rejection)
+            before = rejection.number
+    return rejections
 
 
 class BridgeSendWindow:
@@ -108,19 +108,19 @@ class BridgeSendWindow:
         """Windows on their way."""
         return len(self._in_flight_windows)
 
-    def select_batches(self, pages: Sequence[OutPage]) -> Sequence[OutPage]:
+    def select_batches(self, batches: Sequence[OutboxBatch]) -> Sequence[OutboxBatch]:
         """Those of the next pages that make a window now."""
         room = self.available_bytes
         if room <= 0:
             return ()
-        for index, page in enumerate(pages):
-            room -= page.size + _PAGE_OVERHEAD
+        for index, batch in enumerate(batches):
+            room -= batch.size + _PAGE_OVERHEAD
             if room < 0:
                 # A page larger than a window goes alone.
-                return pages[: max(index, 1)]
-        return pages
+                return batches[: max(index, 1)]
+        return batches
 
-    def next_window(self, pages: Sequence[OutPage], settled: int, now_ms: int) -> StreamWindow:
+    def next_window(self, batches: Sequence[OutboxBatch], acked: int, now_ms: int) -> StreamWindow:
         """Make a window of the next pages.
 
         Args:
@@ -131,17 +131,17 @@ class BridgeSendWindow:
             self._stream.store,
             self._stream.epoch,
             self._stream.token,
-            settled,
+            acked,
             now_ms,
             self.sent + 1,
             self._chain,
-            [WireBatch(page.last - page.first + 1, page.chain, page.letters) for page in pages],
+            [WireBatch(batch.last - batch.first + 1, batch.chain, batch.data) for batch in batches],
             self._version,
         )
-        size = sum(page.size for page in pages)
+        size = sum(batch.size for batch in batches)
         self._in_flight_windows.append(size)
         self._in_flight_bytes += size
-        self.sent, self._chain = pages[-1].last, pages[-1].chain
+        self.sent, self._chain = batches[-1].last, batches[-1].chain
         return window
 
     def on_ack(self, answer: StreamAck) -> bool:

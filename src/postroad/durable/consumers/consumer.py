@@ -18,7 +18,7 @@ from postroad.durable.consumers.message import Message
 from postroad.durable.consumers.prefetch import QueuedMessage
 from postroad.durable.producer import MessageEncoder
 from postroad.durable.store import Store
-from postroad.durable.store.turn import OPEN
+from postroad.durable.store.savepoints import CURRENT_TRANSACTION
 from postroad.durable.traces import start_handle_span
 from postroad.durable.transaction import Transaction
 
@@ -64,7 +64,11 @@ class ConsumerWorker:
         consumer, consumption = self._consumer, self._dispatcher
         # Looked up once, not for each message.
         store, clerk, handler = consumer.store, consumer.encoder, consumer.handler
-        take, acknowledge, enter = consumption.next_message, consumption.ack, OPEN.set
+        take, acknowledge, enter = (
+            consumption.next_message,
+            consumption.ack,
+            CURRENT_TRANSACTION.set,
+        )
         in_a_row = 0
         while not consumer.is_stopping:
             entry = take()
@@ -175,20 +179,20 @@ class Consumer:
 
     def on_success(self, entry: QueuedMessage, tx: Transaction) -> None:
         """A handler returned: hand over what it wants committed; nobody waits for that here."""
-        turn = tx.close()
-        if turn is not None and turn.is_lost:
+        transaction = tx.close()
+        if transaction is not None and transaction.is_timed_out:
             self._fail(
                 entry, TransactionAbortedError("the transaction took too long and was undone")
             )
             return
-        unit = self.dispatcher.prepare_ack(entry, tx.sends)
-        if turn is None:
-            if unit is not None:
-                self.dispatcher.submit(unit)
+        mutation = self.dispatcher.prepare_ack(entry, tx.sends)
+        if transaction is None:
+            if mutation is not None:
+                self.dispatcher.submit(mutation)
             return
-        if unit is not None:
-            self.dispatcher.track(unit)
-        turn.end(unit)
+        if mutation is not None:
+            self.dispatcher.track(mutation)
+        transaction.finish(mutation)
 
     def on_error(
         self, entry: QueuedMessage, tx: Transaction, worker: ConsumerWorker, error: BaseException

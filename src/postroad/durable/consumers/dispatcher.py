@@ -29,8 +29,8 @@ from postroad.durable.consumers.queue_loader import QueueLoader, now_ms
 from postroad.durable.producer import EncodedMessage
 from postroad.durable.statistics import RateTotals
 from postroad.durable.store import Store
-from postroad.durable.store.rows import InPage
-from postroad.durable.store.units import tell
+from postroad.durable.store.mutations import resolve_future
+from postroad.durable.store.tables.rows import InboxBatch
 from postroad.durable.stored_messages import NEVER_MS
 
 logger = logging.getLogger("postroad.durable")
@@ -106,14 +106,14 @@ class QueueDispatcher(QueueLoader):
         """Write down what the shelf does not keep any more."""
         displaced, self._buffer.to_defer = self._buffer.to_defer, []
         expired, self._buffer.expired = self._buffer.expired, []
-        unit = DispositionMutation(self._on_committed)
+        mutation = DispositionMutation(self._on_committed)
         for entry in displaced:
-            unit.defer(entry, due_ms=NEVER_MS, failures=entry.failures)
+            mutation.defer(entry, due_ms=NEVER_MS, failures=entry.failures)
         for entry in expired:
-            unit.dead_letter(
+            mutation.dead_letter(
                 entry, DeadLetterReason.EXPIRED, "it expired before it was handled", entry.failures
             )
-        self._submit(unit)
+        self._submit(mutation)
 
     # What came of a message.
 
@@ -162,30 +162,30 @@ class QueueDispatcher(QueueLoader):
             self.uncommitted -= len(acks)
             self._submit(DispositionMutation(self._on_committed, finished=acks))
 
-    def submit(self, unit: DispositionMutation) -> None:
+    def submit(self, mutation: DispositionMutation) -> None:
         """Have a unit committed that `prepare_ack` made."""
         self._flush_acks()
-        self._submit(unit)
+        self._submit(mutation)
 
-    def track(self, unit: DispositionMutation) -> None:
+    def track(self, mutation: DispositionMutation) -> None:
         """What `prepare_ack` made is committed by somebody else: a transaction, or a flow."""
         self._flush_acks()
-        unit.is_external = True
-        self._submitted[unit] = None
-        self.uncommitted += len(unit.entries())
+        mutation.is_external = True
+        self._submitted[mutation] = None
+        self.uncommitted += len(mutation.entries())
 
-    def _submit(self, unit: DispositionMutation) -> None:
-        self.uncommitted += len(unit.entries())
+    def _submit(self, mutation: DispositionMutation) -> None:
+        self.uncommitted += len(mutation.entries())
         if self._is_stale:
-            self._defer_mutation(unit)
+            self._defer_mutation(mutation)
         else:
-            self._submitted[unit] = None
-            self._store.submit(unit)
+            self._submitted[mutation] = None
+            self._store.submit(mutation)
 
-    def _defer_mutation(self, unit: DispositionMutation) -> None:
+    def _defer_mutation(self, mutation: DispositionMutation) -> None:
         """Have a unit committed when the queue was read again, and before it nothing behind it."""
-        unit.abort_successors()
-        self._deferred_mutations.append(unit)
+        mutation.abort_successors()
+        self._deferred_mutations.append(mutation)
 
     def nack(
         self, entry: QueuedMessage, error: BaseException, pause_s: float | None = None
@@ -202,7 +202,7 @@ class QueueDispatcher(QueueLoader):
 
     def _nack(self, failure: FailedDelivery) -> None:
         entry, error, _ = failure
-        unit = self._failure_disposition(failure)
+        mutation = self._failure_disposition(failure)
         if not self._is_stale:
             if self.is_final_failure(entry, error):
                 self._buffer.finish(entry)
@@ -210,8 +210,8 @@ class QueueDispatcher(QueueLoader):
                 self._buffer.block_key(entry)
             followers, self._buffer.to_defer = self._buffer.to_defer, []
             for follower in followers:
-                unit.defer(follower, due_ms=NEVER_MS, failures=follower.failures)
-        self._submit(unit)
+                mutation.defer(follower, due_ms=NEVER_MS, failures=follower.failures)
+        self._submit(mutation)
 
     def is_final_failure(self, entry: QueuedMessage, error: BaseException) -> bool:
         """Whether a message is given up after this failure."""
@@ -220,21 +220,21 @@ class QueueDispatcher(QueueLoader):
     def _failure_disposition(self, failure: FailedDelivery) -> DispositionMutation:
         """What becomes of a message whose handler failed: another attempt, or a dead letter."""
         entry, error, pause_s = failure
-        unit = DispositionMutation(self._on_committed)
-        unit.failure = failure
+        mutation = DispositionMutation(self._on_committed)
+        mutation.failure = failure
         failures = entry.failures + 1
         detail = f"{type(error).__name__}: {error}"[:_DETAIL_CHARS_MAX]
         if self.is_final_failure(entry, error):
             reason = (
                 DeadLetterReason.REJECTED if isinstance(error, Reject) else DeadLetterReason.FAILED
             )
-            unit.dead_letter(entry, reason, detail, failures)
+            mutation.dead_letter(entry, reason, detail, failures)
         else:
             if pause_s is None:
                 pause_s = self.retry.delay_s(failures, random.random())
             due_ms = now_ms() + round(pause_s * 1000)
-            unit.defer(entry, due_ms=due_ms, failures=failures, error=detail)
-        return unit
+            mutation.defer(entry, due_ms=due_ms, failures=failures, error=detail)
+        return mutation
 
     def requeue(self, entry: QueuedMessage) -> None:
         """A message was not handled after all."""
@@ -285,36 +285,36 @@ class QueueDispatcher(QueueLoader):
 
     # What came of a commit.
 
-    def _on_committed(self, unit: DispositionMutation, error: Exception | None) -> None:
-        self._submitted.pop(unit, None)
-        entries = unit.entries()
+    def _on_committed(self, mutation: DispositionMutation, error: Exception | None) -> None:
+        self._submitted.pop(mutation, None)
+        entries = mutation.entries()
         if error is None:
             self._failed_in_a_row = 0
-            self._totals.handled.add(len(unit.finished), self._loop.time())
+            self._totals.handled.add(len(mutation.finished), self._loop.time())
             self.uncommitted -= len(entries)
-            if lost := unit.lost:
+            if lost := mutation.lost:
                 entries = [entry for entry in entries if entry not in lost]
             self._unload(entries)
             if lost:
-                self._undo(unit, lost)
+                self._undo(mutation, lost)
         else:
-            self._on_failed(unit, error)
+            self._on_failed(mutation, error)
         self.changed.set()
 
-    def _on_failed(self, unit: DispositionMutation, error: Exception) -> None:
+    def _on_failed(self, mutation: DispositionMutation, error: Exception) -> None:
         """Nothing of a unit is in the store."""
         is_store_error = isinstance(error, StoreError)
         is_refused = not is_store_error and not isinstance(error, TransactionAbortedError)
-        if is_store_error or (is_refused and len(unit.finished) != 1):
+        if is_store_error or (is_refused and len(mutation.finished) != 1):
             self.suspend(error)
-        if self._is_stale and unit.is_repeatable and not is_refused and not self._is_closed:
-            self._defer_mutation(unit)
+        if self._is_stale and mutation.is_repeatable and not is_refused and not self._is_closed:
+            self._defer_mutation(mutation)
             return
-        self.uncommitted -= len(unit.entries())
-        if is_refused and len(unit.finished) == 1:
-            self._reject(unit.finished[0], error)
-        unit.abort_successors()
-        self._undo(unit, unit.entries())
+        self.uncommitted -= len(mutation.entries())
+        if is_refused and len(mutation.finished) == 1:
+            self._reject(mutation.finished[0], error)
+        mutation.abort_successors()
+        self._undo(mutation, mutation.entries())
 
     def _reject(self, entry: QueuedMessage, error: Exception) -> None:
         """What came of a message is refused: that has failed, as if its handler had."""
@@ -323,7 +323,7 @@ class QueueDispatcher(QueueLoader):
             self._count_failure()
             self._log_failure(entry, error)
 
-    def _undo(self, unit: DispositionMutation, entries: Sequence[QueuedMessage]) -> None:
+    def _undo(self, mutation: DispositionMutation, entries: Sequence[QueuedMessage]) -> None:
         """Have messages handled again, and with them those that were handled behind them."""
         if self._is_closed:
             return
@@ -334,7 +334,7 @@ class QueueDispatcher(QueueLoader):
                     # Void it stays: what was refused behind another one comes after that again.
                     entry.is_void |= entry not in self._rejected
                 else:
-                    self._buffer.revert(entry, unit.is_key_blocked_by(entry))
+                    self._buffer.revert(entry, mutation.is_key_blocked_by(entry))
                     self._return_to_buffer(entry)
 
     def suspend(self, error: Exception) -> None:
@@ -346,19 +346,19 @@ class QueueDispatcher(QueueLoader):
 
     # Reading again.
 
-    def on_precommit_aborted(self, page: InPage) -> None:
+    def on_precommit_aborted(self, batch: InboxBatch) -> None:
         """The commit of a page that was arriving failed."""
-        if self._batches.pop(page.id, None) is not None:
+        if self._batches.pop(batch.id, None) is not None:
             for entry in self._outside_buffer():
-                if entry.batch is page:
+                if entry.batch is batch:
                     entry.is_void = True
                     _void_successors(entry)
             self.reload()
 
     def _outside_buffer(self) -> list[QueuedMessage]:
         """All messages that were taken and are not known to be committed."""
-        units = [*self._submitted, *self._deferred_mutations]
-        handled = [entry for unit in units for entry in unit.entries()]
+        mutations = [*self._submitted, *self._deferred_mutations]
+        handled = [entry for mutation in mutations for entry in mutation.entries()]
         return [*self._in_flight, *handled, *self._acks, *self._rejected]
 
     async def _reload_all(self) -> None:
@@ -371,7 +371,7 @@ class QueueDispatcher(QueueLoader):
             # At once, before more is committed.
             if error is None and not self._is_closed:
                 self._restart(confirmation)
-            tell(done, error)
+            resolve_future(done, error)
 
         self._store.submit(ConfirmationMutation(self.queue, self._outside_buffer(), on_settled))
         await done
@@ -389,19 +389,19 @@ class QueueDispatcher(QueueLoader):
         self._is_deferred_due = True
         self._is_stale = False
         parked, self._deferred_mutations = (
-            sorted(self._deferred_mutations, key=lambda unit: unit.number),
+            sorted(self._deferred_mutations, key=lambda mutation: mutation.number),
             [],
         )
         refused, self._rejected = self._rejected, {}
-        for unit in self._submitted:
-            for entry in unit.results():
+        for mutation in self._submitted:
+            for entry in mutation.results():
                 if self._retain(entry, confirmation, is_intact=not entry.is_lost):
                     self._buffer.finish(entry)
         for entry, error in refused.items():
             if self._retain(entry, confirmation, is_intact=not entry.is_void):
                 self._nack(FailedDelivery(entry, error))
-        for unit in parked:
-            self._resubmit(unit, confirmation)
+        for mutation in parked:
+            self._resubmit(mutation, confirmation)
         for entry in self._in_flight:
             if not self._retain(entry, confirmation, is_intact=not entry.is_void):
                 self._buffer.occupy(entry)
@@ -421,26 +421,26 @@ class QueueDispatcher(QueueLoader):
         self._buffer.claim(entry)
         return True
 
-    def _resubmit(self, unit: DispositionMutation, confirmation: ConfirmationMutation) -> None:
-        self.uncommitted -= len(unit.entries())
+    def _resubmit(self, mutation: DispositionMutation, confirmation: ConfirmationMutation) -> None:
+        self.uncommitted -= len(mutation.entries())
         retained = [
             entry
-            for entry in unit.results()
+            for entry in mutation.results()
             if self._retain(entry, confirmation, is_intact=not entry.is_void)
         ]
         if not retained:
-            if unit.waiter is not None:
-                tell(
-                    unit.waiter,
+            if mutation.waiter is not None:
+                resolve_future(
+                    mutation.waiter,
                     TransactionAbortedError("its queue was changed; the message is not done"),
                 )
-        elif unit.failure is not None:
-            self._nack(unit.failure)
+        elif mutation.failure is not None:
+            self._nack(mutation.failure)
         else:
             for entry in retained:
                 self._buffer.finish(entry)
-            unit.finished, unit.error = retained, None
-            self._submit(unit)
+            mutation.finished, mutation.error = retained, None
+            self._submit(mutation)
 
     # Life and looks.
 
@@ -451,11 +451,11 @@ class QueueDispatcher(QueueLoader):
         self.changed.set()
         await self._stop_reading()
         parked, self._deferred_mutations = self._deferred_mutations, []
-        for unit in parked:
-            self.uncommitted -= len(unit.entries())
-            if unit.waiter is not None:
-                tell(
-                    unit.waiter,
+        for mutation in parked:
+            self.uncommitted -= len(mutation.entries())
+            if mutation.waiter is not None:
+                resolve_future(
+                    mutation.waiter,
                     TransactionAbortedError("the queue is closed; the message comes again"),
                 )
         while self.uncommitted:

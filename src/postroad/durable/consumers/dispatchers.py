@@ -12,9 +12,9 @@ from postroad.durable.consumers.dispatcher import QueueDispatcher
 from postroad.durable.names import validate_queue_name
 from postroad.durable.statistics import RateTotals
 from postroad.durable.store import Store
-from postroad.durable.store import queries as query
-from postroad.durable.store.ledger import News
-from postroad.durable.store.rows import InPage
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.rows import InboxBatch
+from postroad.durable.store.tables.store_tables import CommitEvent
 
 
 class Dispatchers:
@@ -41,7 +41,7 @@ class Dispatchers:
     async def declare(self, queue: str) -> int:
         """Create a queue unless it exists; returns its number."""
         validate_queue_name(queue)
-        return await self._store.write(lambda ledger: ledger.queues.queue_id(queue))
+        return await self._store.write(lambda tables: tables.queues.queue_id(queue))
 
     async def open(
         self, queue: str, is_ordered: bool = True, retry: RetryPolicy | None = None
@@ -87,21 +87,21 @@ class Dispatchers:
         if not self._is_open:
             raise UsageError("the durable queues of this node are not running: start() them first")
 
-    def on_commit(self, news: News) -> None:
+    def on_commit(self, event: CommitEvent) -> None:
         """Notify all dispatchers of a commit."""
         for dispatcher in self._by_queue.values():
-            dispatcher.on_commit(news)
+            dispatcher.on_commit(event)
 
-    def on_precommit(self, page: InPage) -> None:
+    def on_precommit(self, batch: InboxBatch) -> None:
         """Notify a dispatcher of a batch that is being committed."""
-        if (dispatcher := self._by_queue.get(page.queue)) is not None:
-            dispatcher.on_precommit(page)
+        if (dispatcher := self._by_queue.get(batch.queue)) is not None:
+            dispatcher.on_precommit(batch)
 
-    def on_precommit_aborted(self, pages: Sequence[InPage]) -> None:
+    def on_precommit_aborted(self, batches: Sequence[InboxBatch]) -> None:
         """Notify dispatchers that the commit of batches failed."""
-        for page in pages:
-            if (dispatcher := self._by_queue.get(page.queue)) is not None:
-                dispatcher.on_precommit_aborted(page)
+        for batch in batches:
+            if (dispatcher := self._by_queue.get(batch.queue)) is not None:
+                dispatcher.on_precommit_aborted(batch)
 
     def reload(self) -> None:
         """Have all dispatchers read their queues again."""

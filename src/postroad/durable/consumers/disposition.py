@@ -12,10 +12,10 @@ import msgspec
 from postroad.core.errors import PostroadError, TransactionAbortedError
 from postroad.durable.consumers.prefetch import QueuedMessage
 from postroad.durable.producer import EncodedMessage, append_sends, check_sends
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.queries import held_keys
-from postroad.durable.store.rows import AsideLetter, InPage
-from postroad.durable.store.units import Unit, tell
+from postroad.durable.store.mutations import Mutation, resolve_future
+from postroad.durable.store.tables.queries import blocked_keys
+from postroad.durable.store.tables.rows import DeferredMessage, InboxBatch
+from postroad.durable.store.tables.store_tables import StoreTables
 
 _next_number = itertools.count().__next__
 
@@ -40,7 +40,7 @@ class DeadLettering:
         self.failures = failures
 
 
-class DispositionMutation(Unit):
+class DispositionMutation(Mutation):
     """Messages that are done with, with all that follows from it."""
 
     __slots__ = (
@@ -76,9 +76,9 @@ class DispositionMutation(Unit):
         # Those that could not be committed, unlike the others.
         self.lost: Sequence[QueuedMessage] = ()
         # Those that leave their page to have their turn by themselves.
-        self.deferred: list[tuple[QueuedMessage, AsideLetter]] = []
+        self.deferred: list[tuple[QueuedMessage, DeferredMessage]] = []
         # Those that are set aside already, as they shall be.
-        self.rescheduled: list[tuple[QueuedMessage, AsideLetter]] = []
+        self.rescheduled: list[tuple[QueuedMessage, DeferredMessage]] = []
         self.dead_letterings: list[DeadLettering] = []
         # The message and the error all this is about, if it is about one that failed.
         self.failure: FailedDelivery | None = None
@@ -115,29 +115,29 @@ class DispositionMutation(Unit):
         """Have a message wait until it is due; later ones of its key wait for it."""
         holds_key = entry.key is not None or entry.blocks_key
         if (before := entry.deferred) is not None:
-            aside = msgspec.structs.replace(
+            deferred = msgspec.structs.replace(
                 before,
                 due_ms=due_ms,
-                holds_key=holds_key,
+                blocks_key=holds_key,
                 failures=failures,
                 error=error or before.error,
             )
-            self.rescheduled.append((entry, aside))
+            self.rescheduled.append((entry, deferred))
             return
         home = entry.location
-        aside = AsideLetter(
+        deferred = DeferredMessage(
             id=0,
             queue=home.queue,
             sender=home.sender,
-            letter=entry.message,
+            message=entry.message,
             due_ms=due_ms,
-            holds_key=holds_key,
+            blocks_key=holds_key,
             failures=failures,
-            ahead_ms=home.ahead_ms,
+            clock_skew_ms=home.clock_skew_ms,
             received_ms=home.received_ms,
             error=error,
         )
-        self.deferred.append((entry, aside))
+        self.deferred.append((entry, deferred))
 
     def dead_letter(self, entry: QueuedMessage, reason: str, detail: str, failures: int) -> None:
         """Make a dead letter of a message."""
@@ -154,7 +154,7 @@ class DispositionMutation(Unit):
             *(burial.entry for burial in self.dead_letterings),
         ]
 
-    def apply(self, ledger: Ledger) -> None:
+    def apply(self, tables: StoreTables) -> None:
         entries = self.entries()
         # Not by `is_lost`, which takes twice as long.
         lost = [
@@ -165,33 +165,33 @@ class DispositionMutation(Unit):
         if lost and len(lost) == len(entries):
             raise TransactionAbortedError("a message before this one could not be committed")
         self.lost = lost
-        self.write(ledger)
+        self.write(tables)
 
-    def write(self, ledger: Ledger) -> None:
+    def write(self, tables: StoreTables) -> None:
         """Make the change whatever became of others, except with what is lost."""
-        earlier = self._check(ledger) if self.sends else ()
+        earlier = self._check(tables) if self.sends else ()
         lost = self.lost and set(self.lost)
         finished = self.finished
-        _finish(ledger, [entry for entry in finished if entry not in lost] if lost else finished)
-        for entry, aside in self.deferred:
+        _finish(tables, [entry for entry in finished if entry not in lost] if lost else finished)
+        for entry, deferred in self.deferred:
             if entry not in lost:
-                _finish(ledger, (entry,))
-                ledger.queues.set_aside(aside)
-        for entry, aside in self.rescheduled:
+                _finish(tables, (entry,))
+                tables.queues.defer(deferred)
+        for entry, deferred in self.rescheduled:
             if entry not in lost:
-                ledger.queues.postpone(aside)
+                tables.queues.reschedule(deferred)
         for burial in self.dead_letterings:
             if burial.entry not in lost:
-                self._dead_letter(ledger, burial)
-        append_sends(ledger, self.sends, earlier)
+                self._dead_letter(tables, burial)
+        append_sends(tables, self.sends, earlier)
 
-    def refuse(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         self.abort_successors()
-        super().refuse(error)
+        super().fail(error)
 
-    def _check(self, ledger: Ledger) -> Sequence[int | None]:
+    def _check(self, tables: StoreTables) -> Sequence[int | None]:
         try:
-            return check_sends(ledger, self.sends)
+            return check_sends(tables, self.sends)
         except PostroadError:
             self.abort_successors()
             raise
@@ -202,42 +202,42 @@ class DispositionMutation(Unit):
             if entry.key_sequence is not None:
                 entry.key_sequence.is_broken = True
 
-    def _dead_letter(self, ledger: Ledger, burial: DeadLettering) -> None:
+    def _dead_letter(self, tables: StoreTables, burial: DeadLettering) -> None:
         entry = burial.entry
-        ledger.dead.add_inbound(
+        tables.dead_letters.add_inbound(
             entry.location.sender,
             entry.message,
             burial.reason,
             burial.detail,
             burial.failures,
-            ledger.now_ms,
+            tables.now_ms,
         )
-        _finish(ledger, (entry,))
+        _finish(tables, (entry,))
 
-    def settle(self, error: Exception | None) -> None:
+    def on_complete(self, error: Exception | None) -> None:
         self.on_committed(self, error)
         if self.waiter is not None:
-            tell(self.waiter, error)
+            resolve_future(self.waiter, error)
 
 
-def _finish(ledger: Ledger, entries: Sequence[QueuedMessage]) -> None:
+def _finish(tables: StoreTables, entries: Sequence[QueuedMessage]) -> None:
     """Messages are done with; most come in the order of their pages, and are written so."""
-    page: InPage | None = None
-    letters = 0
+    batch: InboxBatch | None = None
+    messages = 0
     for entry in entries:
-        if entry.batch is not page:
-            if page is not None:
-                ledger.queues.finish(page, letters)
-            page, letters = entry.batch, 0
-        if page is not None:
-            letters |= 1 << entry.index
+        if entry.batch is not batch:
+            if batch is not None:
+                tables.queues.mark_done(batch, messages)
+            batch, messages = entry.batch, 0
+        if batch is not None:
+            messages |= 1 << entry.index
         elif entry.deferred is not None:
-            ledger.queues.finish_aside(entry.deferred, ledger.now_ms)
-    if page is not None:
-        ledger.queues.finish(page, letters)
+            tables.queues.delete_deferred(entry.deferred, tables.now_ms)
+    if batch is not None:
+        tables.queues.mark_done(batch, messages)
 
 
-class ConfirmationMutation(Unit):
+class ConfirmationMutation(Mutation):
     """What the store has of a queue, compared with what is in somebody's hands.
 
     It is a change like any other: what was submitted before it is part of it, and what was not
@@ -260,22 +260,22 @@ class ConfirmationMutation(Unit):
         self._on_committed = on_settled
         self.blocked_keys: dict[str, int] = {}
         # With the bits of the letters that are done with; None if the store does not have it.
-        self._batches: dict[int, tuple[InPage, int | None]] = {}
-        self._deferred: dict[int, tuple[AsideLetter, bool]] = {}
+        self._batches: dict[int, tuple[InboxBatch, int | None]] = {}
+        self._deferred: dict[int, tuple[DeferredMessage, bool]] = {}
         for entry in entries:
             if entry.batch is not None:
                 self._batches[entry.batch.id] = (entry.batch, None)
             elif entry.deferred is not None:
                 self._deferred[entry.deferred.id] = (entry.deferred, False)
 
-    def apply(self, ledger: Ledger) -> None:
-        queues = ledger.queues
-        queues.release_forgotten(self._queue)
-        self.blocked_keys = held_keys(ledger.database, queues.queue_id(self._queue))
-        for page, _ in self._batches.values():
-            self._batches[page.id] = (page, queues.confirm(page))
-        for aside, _ in self._deferred.values():
-            self._deferred[aside.id] = (aside, queues.confirm_aside(aside))
+    def apply(self, tables: StoreTables) -> None:
+        queues = tables.queues
+        queues.release_orphaned_keys(self._queue)
+        self.blocked_keys = blocked_keys(tables.database, queues.queue_id(self._queue))
+        for batch, _ in self._batches.values():
+            self._batches[batch.id] = (batch, queues.refresh(batch))
+        for deferred, _ in self._deferred.values():
+            self._deferred[deferred.id] = (deferred, queues.refresh_deferred(deferred))
 
     def confirms(self, entry: QueuedMessage) -> bool:
         """Whether a message waits in the store to be handled."""
@@ -286,5 +286,5 @@ class ConfirmationMutation(Unit):
             entry.deferred is not None and self._deferred.get(entry.deferred.id, (None, False))[1]
         )
 
-    def settle(self, error: Exception | None) -> None:
+    def on_complete(self, error: Exception | None) -> None:
         self._on_committed(self, error)

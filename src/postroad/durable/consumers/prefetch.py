@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from postroad.durable.store.rows import AsideLetter, InPage
+from postroad.durable.store.tables.rows import DeferredMessage, InboxBatch
 from postroad.durable.stored_messages import StoredMessage
 
 _NOBODY: deque[QueuedMessage] = deque()
@@ -81,11 +81,11 @@ class QueuedMessage(msgspec.Struct, eq=False, gc=False):
     """One message in memory."""
 
     message: StoredMessage
-    batch: InPage | None
+    batch: InboxBatch | None
     """Where it is, unless it is set aside."""
     index: int
     """Its place in the page."""
-    deferred: AsideLetter | None
+    deferred: DeferredMessage | None
     key: str | None
     """What it must wait for others of; None where order does not matter."""
     key_sequence: KeySequence | None = None
@@ -101,7 +101,7 @@ class QueuedMessage(msgspec.Struct, eq=False, gc=False):
         return self.is_void or (self.key_sequence is not None and self.key_sequence.is_broken)
 
     @property
-    def location(self) -> InPage | AsideLetter:
+    def location(self) -> InboxBatch | DeferredMessage:
         """The page or row it is in."""
         home = self.batch or self.deferred
         assert home is not None
@@ -114,12 +114,12 @@ class QueuedMessage(msgspec.Struct, eq=False, gc=False):
     @property
     def blocks_key(self) -> bool:
         """Whether it was set aside and others of its key wait for it."""
-        return self.deferred is not None and self.deferred.holds_key
+        return self.deferred is not None and self.deferred.blocks_key
 
     def is_expired(self, now_ms: int) -> bool:
         """Whether it may not be handled any more."""
         expires_ms = self.message.expires_ms
-        return expires_ms > 0 and expires_ms + self.location.ahead_ms <= now_ms
+        return expires_ms > 0 and expires_ms + self.location.clock_skew_ms <= now_ms
 
     def __repr__(self) -> str:
         return f"<Entry {self.message.id} of {self.location.queue!r} key={self.key!r}>"
@@ -151,22 +151,22 @@ class PrefetchBuffer:
 
     # Filling.
 
-    def add_batch(self, page: InPage) -> None:
+    def add_batch(self, batch: InboxBatch) -> None:
         """Put the letters of a page behind all others."""
-        done, is_ordered = page.done | self._claimed.pop(page.id, 0), self._is_ordered
+        done, is_ordered = batch.done_bits | self._claimed.pop(batch.id, 0), self._is_ordered
         entries = [
-            QueuedMessage(letter, page, index, None, letter.key if is_ordered else None)
-            for index, letter in enumerate(page.letters)
+            QueuedMessage(message, batch, index, None, message.key if is_ordered else None)
+            for index, message in enumerate(batch.messages)
             if not done or not done >> index & 1
         ]
         self._ready.extend(entries)
         self.size += len(entries)
 
-    def add_deferred(self, aside: AsideLetter) -> None:
+    def add_deferred(self, deferred: DeferredMessage) -> None:
         """Put a letter where its priority wants it."""
-        letter = aside.letter
-        entry = QueuedMessage(letter, None, 0, aside, letter.key if self._is_ordered else None)
-        heapq.heappush(self._prioritized, (-letter.priority, aside.id, entry))
+        message = deferred.message
+        entry = QueuedMessage(message, None, 0, deferred, message.key if self._is_ordered else None)
+        heapq.heappush(self._prioritized, (-message.priority, deferred.id, entry))
         self.size += 1
 
     # Handling.

@@ -10,7 +10,7 @@ from postroad.durable.consumers.dispatcher import QueueDispatcher
 from postroad.durable.consumers.message import Message
 from postroad.durable.producer import MessageEncoder
 from postroad.durable.store import Store
-from postroad.durable.store.turn import check_not_inside
+from postroad.durable.store.savepoints import check_not_in_transaction
 from postroad.durable.traces import start_handle_span
 from postroad.durable.transaction import Transaction
 
@@ -67,25 +67,25 @@ class PulledMessage(Message, eq=False):
 
     async def ack(self, tx: Transaction | None = None) -> None:
         """It is handled; returns when that is durable, with everything the transaction wrote."""
-        check_not_inside(self._store, but=tx)
+        check_not_in_transaction(self._store, but=tx)
         self._cancel_ack_timer()
-        turn = None if tx is None else tx.close()
-        if turn is not None and turn.is_lost:
+        transaction = None if tx is None else tx.close()
+        if transaction is not None and transaction.is_timed_out:
             lost = TransactionAbortedError("the transaction took too long and was undone")
             self._fail(lost)
             raise lost
-        unit = self._dispatcher.prepare_ack(self._queued, () if tx is None else tx.sends)
-        if unit is None:
-            if turn is not None:
-                turn.end(None)
+        mutation = self._dispatcher.prepare_ack(self._queued, () if tx is None else tx.sends)
+        if mutation is None:
+            if transaction is not None:
+                transaction.finish(None)
             raise TransactionAbortedError("the queue is read again; the message comes once more")
-        unit.waiter = asyncio.get_running_loop().create_future()
-        if turn is None:
-            self._dispatcher.submit(unit)
+        mutation.waiter = asyncio.get_running_loop().create_future()
+        if transaction is None:
+            self._dispatcher.submit(mutation)
         else:
-            self._dispatcher.track(unit)
-            turn.end(unit)
-        await unit.waiter
+            self._dispatcher.track(mutation)
+            transaction.finish(mutation)
+        await mutation.waiter
         self._span.end()
 
     def nack(self, reason: str = "", *, delay: float | None = None) -> None:

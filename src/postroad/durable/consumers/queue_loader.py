@@ -16,9 +16,9 @@ from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
 from postroad.durable.consumers.read_position import ReadPosition
 from postroad.durable.store import Store
-from postroad.durable.store import queries as query
-from postroad.durable.store.ledger import News
-from postroad.durable.store.rows import AsideLetter, InPage
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.rows import DeferredMessage, InboxBatch
+from postroad.durable.store.tables.store_tables import CommitEvent
 
 logger = logging.getLogger("postroad.durable")
 
@@ -60,8 +60,8 @@ class QueueLoader(ABC):
         self._loop = asyncio.get_running_loop()
         self._buffer = PrefetchBuffer(is_ordered=is_ordered, held={})
         # One object for each page and letter that is in memory, whatever is read again.
-        self._batches: dict[int, InPage] = {}
-        self._deferred: dict[int, AsideLetter] = {}
+        self._batches: dict[int, InboxBatch] = {}
+        self._deferred: dict[int, DeferredMessage] = {}
         self._position = ReadPosition()
         self._is_deferred_due = True
         self._has_more_deferred = False
@@ -81,22 +81,22 @@ class QueueLoader(ABC):
     async def _reload_all(self) -> None:
         """Make ready to read everything again."""
 
-    def on_commit(self, news: News) -> None:
+    def on_commit(self, event: CommitEvent) -> None:
         """Take up what a commit brought."""
-        for page in news.arrived:
-            if page.queue == self.queue:
-                if self._position.on_committed(page.id, has_room=self._has_capacity):
-                    self._add_batch(page)
+        for batch in event.inbox_batches:
+            if batch.queue == self.queue:
+                if self._position.on_committed(batch.id, has_room=self._has_capacity):
+                    self._add_batch(batch)
                 elif self._position.has_more:
                     self._request_load()
-        if self.queue in news.set_aside_in:
+        if self.queue in event.deferred_queues:
             self._is_deferred_due = True
             self._request_load()
 
-    def on_precommit(self, page: InPage) -> None:
+    def on_precommit(self, batch: InboxBatch) -> None:
         """A page is being committed, and may be handled already."""
-        if self._position.on_precommit(page.id, has_room=self._has_capacity):
-            self._add_batch(page)
+        if self._position.on_precommit(batch.id, has_room=self._has_capacity):
+            self._add_batch(batch)
 
     def reload(self) -> None:
         """What is in the store may be something else than before: read it again."""
@@ -104,15 +104,15 @@ class QueueLoader(ABC):
         self._request_load()
 
     def _unload(self, entries: Sequence[QueuedMessage]) -> None:
-        last: InPage | None = None
+        last: InboxBatch | None = None
         for entry in entries:
             if (lane := entry.key_sequence) is not None:
                 self._buffer.settle(entry, lane)
-            if (page := entry.batch) is not None:
-                if page is not last and not page.pending:
-                    self._batches.pop(page.id, None)
-                    self._batches_removed_while_loading[page.id] = None
-                last = page
+            if (batch := entry.batch) is not None:
+                if batch is not last and not batch.pending:
+                    self._batches.pop(batch.id, None)
+                    self._batches_removed_while_loading[batch.id] = None
+                last = batch
             elif entry.deferred is not None:
                 self._deferred.pop(entry.deferred.id, None)
                 self._removed_while_loading[entry.deferred.id] = None
@@ -124,9 +124,9 @@ class QueueLoader(ABC):
     def _has_capacity(self) -> bool:
         return not self._is_stale and self._buffer.size < self._config.prefetch_messages
 
-    def _add_batch(self, page: InPage) -> None:
-        self._batches[page.id] = page
-        self._buffer.add_batch(page)
+    def _add_batch(self, batch: InboxBatch) -> None:
+        self._batches[batch.id] = batch
+        self._buffer.add_batch(batch)
         self.changed.set()
 
     def _request_load(self) -> None:
@@ -168,32 +168,34 @@ class QueueLoader(ABC):
 
     async def _load_batches(self) -> None:
         self._batches_removed_while_loading.clear()
-        pages = await self._store.read(
-            query.read_inbox, self.queue, self._id, self._position.position, _PAGES_AT_ONCE
+        batches = await self._store.read(
+            query.read_inbox_batches, self.queue, self._id, self._position.position, _PAGES_AT_ONCE
         )
         if self._is_stale:
             return
-        self._position.on_read([page.id for page in pages], is_end=len(pages) < _PAGES_AT_ONCE)
-        for page in pages:
-            if page.id not in self._batches_removed_while_loading:
-                self._add_batch(self._batches.get(page.id, page))
+        self._position.on_read(
+            [batch.id for batch in batches], is_end=len(batches) < _PAGES_AT_ONCE
+        )
+        for batch in batches:
+            if batch.id not in self._batches_removed_while_loading:
+                self._add_batch(self._batches.get(batch.id, batch))
 
     async def _load_deferred(self) -> None:
         self._is_deferred_due = False
         self._removed_while_loading.clear()
         limit = _ASIDE_AT_ONCE + len(self._deferred)
         now = now_ms()
-        asides = await self._store.read(
-            query.read_aside, self.queue, self._id, now, self._latest_ms(now), limit
+        deferred_messages = await self._store.read(
+            query.read_deferred, self.queue, self._id, now, self._latest_ms(now), limit
         )
-        next_ms = await self._store.read(query.next_due_ms, self._id, now)
+        next_ms = await self._store.read(query.next_deferred_ms, self._id, now)
         if self._is_stale:
             return
-        self._has_more_deferred = len(asides) == limit
-        for aside in asides:
-            if aside.id not in self._deferred and aside.id not in self._removed_while_loading:
-                self._deferred[aside.id] = aside
-                self._buffer.add_deferred(aside)
+        self._has_more_deferred = len(deferred_messages) == limit
+        for deferred in deferred_messages:
+            if deferred.id not in self._deferred and deferred.id not in self._removed_while_loading:
+                self._deferred[deferred.id] = deferred
+                self._buffer.add_deferred(deferred)
         self._schedule_deferred_scan(next_ms, now)
 
     def _latest_ms(self, now: int) -> int:

@@ -28,29 +28,29 @@ class ReadPosition:
         """Whether there may be pages in the store that are not in memory."""
         return not self._is_read_whole or self.position < self._newest
 
-    def on_read(self, pages: Sequence[int], *, is_end: bool) -> None:
+    def on_read(self, batches: Sequence[int], *, is_end: bool) -> None:
         """The next pages were read; `is_end` if there were no more."""
         self._is_read_whole = is_end
-        if pages:
-            self.position = pages[-1]
+        if batches:
+            self.position = batches[-1]
 
-    def on_committed(self, page: int, *, has_room: bool) -> bool:
+    def on_committed(self, batch: int, *, has_room: bool) -> bool:
         """A page is in the store; whether to take it as it is."""
-        if page <= self.position:
+        if batch <= self.position:
             # It was read, or taken while it was being committed, before this was told.
             return False
         takes = has_room and not self.has_more
-        self._newest = max(self._newest, page)
+        self._newest = max(self._newest, batch)
         if takes:
-            self.position = page
+            self.position = batch
         return takes
 
-    def on_precommit(self, page: int, *, has_room: bool) -> bool:
+    def on_precommit(self, batch: int, *, has_room: bool) -> bool:
         """A page is being committed; whether to take it already."""
         if has_room and not self.has_more and self._skipped <= self._newest:
-            self.position = self._newest = page
+            self.position = self._newest = batch
             return True
-        self._skipped = page
+        self._skipped = batch
         return False
 
     def reset(self) -> None:

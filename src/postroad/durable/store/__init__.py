@@ -1,21 +1,37 @@
 """Where a node keeps its mail: SQLite, PostgreSQL, or memory for tests."""
 
-from .locations import store_from_url
-from .memory import MemoryDisk, MemoryStore
-from .postgres import PostgresStore
-from .rows import DeadGroup, DeadLetter
-from .sqlite import SqliteStore
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from postroad.durable.store.backends.memory import MemoryDisk, MemoryStore
+from postroad.durable.store.backends.postgres import PostgresStore
+from postroad.durable.store.backends.sqlite import SqliteStore
+from postroad.durable.store.tables.rows import DeadLetter, DeadLetterGroup
+
+from .mutations import Mutation
 from .store import Store
-from .units import Unit
+
+_POSTGRES = ("postgresql://", "postgres://")
 
 __all__ = [
-    "DeadGroup",
     "DeadLetter",
+    "DeadLetterGroup",
     "MemoryDisk",
     "MemoryStore",
+    "Mutation",
     "PostgresStore",
     "SqliteStore",
     "Store",
-    "Unit",
     "store_from_url",
 ]
+
+
+def store_from_url(location: str) -> Store:
+    """The store at a path, or in a database `postgresql://user@host/name?schema=postroad`."""
+    if not location.startswith(_POSTGRES):
+        return SqliteStore(location)
+    parts = urlsplit(location)
+    options = dict(parse_qsl(parts.query))
+    schema = options.pop("schema", "postroad")
+    return PostgresStore(urlunsplit(parts._replace(query=urlencode(options))), schema)

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from postroad.core.errors import UsageError
-
-from .database import Database, check_in_transaction, savepoint
+from postroad.durable.store.backends.backend import StoreConnection, check_in_transaction, savepoint
 
 logger = logging.getLogger("postroad.durable")
 
@@ -87,14 +86,14 @@ class ConnectionLease:
 
     def __init__(
         self,
-        database: Database,
+        database: StoreConnection,
         check_transaction: Callable[[], None],
         check: Callable[[str], None] = check_statement,
         *,
         uses_savepoints: bool = True,
     ) -> None:
         self.database = database
-        self.connection: GuardedConnection = database.lent
+        self.connection: GuardedConnection = database.leased
         # Whether the driver runs, which may use whatever it has.
         self.is_in_driver = False
         self.cursors: WeakSet[GuardedCursor] = WeakSet()
@@ -126,7 +125,7 @@ class ConnectionLease:
         self.is_in_driver, self._is_over = False, True
         cause, self._database_error = self._database_error, None
         if cause is not None and _is_caused_by(error, cause):
-            failure = self.database.name_failure(cause)
+            failure = self.database.classify_error(cause)
             if failure is not None:
                 raise failure from error
 
@@ -160,7 +159,7 @@ class ConnectionLease:
         try:
             return function(*args, **options)
         except Exception as error:
-            if self.database.name_failure(error) is not None:
+            if self.database.classify_error(error) is not None:
                 self._database_error = error
             raise
         finally:
@@ -173,7 +172,7 @@ class ConnectionLease:
         self._check_statement(text)
         check_in_transaction(self.database)
         alone = savepoint(self.database, "postroad_statement")
-        with alone if self._uses_savepoints else nullcontext(), self.database.watching(text):
+        with alone if self._uses_savepoints else nullcontext(), self.database.guarding(text):
             yield text
 
     def _text_of(self, statement: object) -> str:
@@ -268,7 +267,7 @@ class GuardedCursor(_Guarded):
         assert self._lease is not None
         with self._lease.running(statement) as text:
             parameters = args[0] if args else options.get("params")
-            options |= self._lease.database.single(text, parameters)
+            options |= self._lease.database.single_statement_options(text, parameters)
             return super().execute(statement, *args, **options)
 
     def executemany(self, statement: Any, rows: Any, **options: Any) -> Any:
@@ -279,7 +278,7 @@ class GuardedCursor(_Guarded):
 
 
 def call_with_connection(
-    database: Database, check_transaction: Callable[[], None], function: Callable[[Any], T]
+    database: StoreConnection, check_transaction: Callable[[], None], function: Callable[[Any], T]
 ) -> T:
     """Call a function with the connection."""
     with ConnectionLease(database, check_transaction) as connection:

@@ -20,15 +20,15 @@ from postroad.core.errors import (
     UsageError,
 )
 from postroad.durable.config import DurableQueuesConfig, decode_config
+from postroad.durable.store.backends.backend import DatabaseBackend, StoreConnection, close_quietly
+from postroad.durable.store.tables.schema import migrate, read_meta, write_meta
+from postroad.durable.store.tables.store_tables import StoreTables, register_process
 
-from .audience import Audience
-from .database import Backend, Database, close_quietly
-from .ledger import Ledger, sign_in
-from .schema import migrate, read_meta, write_meta
-from .threads import QuickThread, Thread
-from .turn import Turn, check_not_inside, outside
-from .units import Unit, Work
-from .writer import Writer
+from .commit_listeners import CommitListeners
+from .mutations import FunctionMutation, Mutation
+from .savepoints import SavepointTransaction, check_not_in_transaction, outside_transaction
+from .worker_threads import DirectThreadRunner, ThreadRunner
+from .writer import GroupCommitWriter
 
 logger = logging.getLogger("postroad.durable")
 
@@ -46,27 +46,29 @@ class Store:
     """
 
     def __init__(
-        self, backend: Backend, make_threads: Callable[[str, int], Thread] = QuickThread
+        self,
+        backend: DatabaseBackend,
+        thread_factory: Callable[[str, int], ThreadRunner] = DirectThreadRunner,
     ) -> None:
         self._backend = backend
         # Makes threads that fit the event loop: so many, of that name.
-        self.make_threads = make_threads
+        self.thread_factory = thread_factory
         self.config = DurableQueuesConfig()
         # Set by open.
         self.id = b""
         self.owner = ""
         # Those who are told what commits bring; empty again after each closing.
-        self.audience = Audience()
+        self.commit_listeners = CommitListeners()
         # Queues that somebody takes from, and who does; empty again likewise.
         self.claims: dict[str, str] = {}
         # For those who read without an event loop: made when one first does.
-        self._beside: Database | None = None
-        self._reading_beside = threading.Lock()
-        self._writer: Writer | None = None
-        self._ledger: Ledger
-        self._reader: Database
-        self._writing: Thread
-        self._reading: Thread
+        self._blocking_reader: StoreConnection | None = None
+        self._blocking_read_lock = threading.Lock()
+        self._writer: GroupCommitWriter | None = None
+        self._tables: StoreTables
+        self._reader: StoreConnection
+        self._writing: ThreadRunner
+        self._reading: ThreadRunner
 
     # Life.
 
@@ -96,26 +98,26 @@ class Store:
             raise UsageError(f"{self!r} is open already")
         if owner is not None:
             validate_node_name(owner)
-        self._writing = self.make_threads("postroad-store", 1)
-        self._reading = self.make_threads("postroad-store-reader", 1)
+        self._writing = self.thread_factory("postroad-store", 1)
+        self._reading = self.thread_factory("postroad-store-reader", 1)
         opening = self._writing.run(self._open, owner, config, role, take_over)
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:
-            await self._undo(opening)
+            await self._cancel_open(opening)
             raise
         except BaseException:
             self._shut_down()
             raise
-        self._writer = Writer(
+        self._writer = GroupCommitWriter(
             self._backend,
             self._writing,
-            self._ledger,
-            self.audience,
+            self._tables,
+            self.commit_listeners,
             self.config,
         )
 
-    async def _undo(self, opening: asyncio.Future[None]) -> None:
+    async def _cancel_open(self, opening: asyncio.Future[None]) -> None:
         """Whoever wanted the store gave up while it was being opened."""
         await asyncio.wait((opening,))
         if opening.exception() is None:
@@ -135,8 +137,8 @@ class Store:
             try:
                 self._backend.check(database)
                 self._prepare(database, owner, config, role)
-                self._ledger = Ledger(database, self.id, self.owner, role, self.config)
-                self._compare_with_note()
+                self._tables = StoreTables(database, self.id, self.owner, role, self.config)
+                self._check_for_lost_commits()
                 self._reader = self._backend.connect_reader()
             except BaseException:
                 close_quietly(database)
@@ -145,10 +147,10 @@ class Store:
             self._backend.unlock()
             raise
 
-    def _compare_with_note(self) -> None:
+    def _check_for_lost_commits(self) -> None:
         """Tell if the database has lost commits; there is no way to get them back here."""
-        ledger = self._ledger
-        lost = self._backend.noted(ledger.role) - ledger.commits
+        tables = self._tables
+        lost = self._backend.recorded_commits(tables.role) - tables.commits
         if lost > 0:
             logger.error(
                 "store %s has lost its last %d commits, which were acknowledged: its log is "
@@ -157,25 +159,29 @@ class Store:
                 self._backend,
                 lost,
             )
-            self._backend.note(ledger.role, ledger.commits)
+            self._backend.record_commits(tables.role, tables.commits)
 
     def _prepare(
-        self, database: Database, owner: str | None, config: DurableQueuesConfig | None, role: str
+        self,
+        database: StoreConnection,
+        owner: str | None,
+        config: DurableQueuesConfig | None,
+        role: str,
     ) -> None:
         """Bring the tables up to date, and see whose they are; one process at a time."""
         database.begin()
         try:
-            self._backend.exclude_others(database)
+            self._backend.lock_schema(database)
             migrate(self._backend, database)
             self.id, self.owner = self._claim(database, owner)
-            self.config = _configure(database, config)
-            sign_in(database, role)
+            self.config = _resolve_config(database, config)
+            register_process(database, role)
         except BaseException:
             database.rollback()
             raise
         database.commit()
 
-    def _claim(self, database: Database, owner: str | None) -> tuple[bytes, str]:
+    def _claim(self, database: StoreConnection, owner: str | None) -> tuple[bytes, str]:
         """The identity and owner of this store; refuses a store of another node."""
         id, recorded_owner = read_meta(database, "store"), read_meta(database, "owner")
         if id is None:
@@ -203,9 +209,9 @@ class Store:
             await asyncio.wait((closing,))
             raise
 
-    async def _close(self, writer: Writer) -> None:
+    async def _close(self, writer: GroupCommitWriter) -> None:
         await writer.close()
-        self.audience = Audience()
+        self.commit_listeners = CommitListeners()
         self.claims = {}
         await self._reading.run(self._close_readers)
         await self._writing.run(self._release)
@@ -213,11 +219,11 @@ class Store:
 
     def _close_readers(self) -> None:
         close_quietly(self._reader)
-        with self._reading_beside:
-            self._close_beside()
+        with self._blocking_read_lock:
+            self._close_blocking_reader()
 
     def _release(self) -> None:
-        close_quietly(self._ledger.database)
+        close_quietly(self._tables.database)
         self._backend.unlock()
 
     def _shut_down(self) -> None:
@@ -226,14 +232,14 @@ class Store:
 
     async def lock(self, role: str) -> None:
         """Take a second role in this process; raises StoreLockedError if another process has it."""
-        await self._writing.run(self._backend.lock_also, role, self._ledger.database)
+        await self._writing.run(self._backend.lock_additional_role, role, self._tables.database)
 
     # Writing.
 
     @property
-    def types(self) -> Mapping[str, str]:
+    def column_types(self) -> Mapping[str, str]:
         """What words like `{id}` and `{blob}` are called here, for tables of other layers."""
-        return self._backend.types
+        return self._backend.column_types
 
     @property
     def is_open(self) -> bool:
@@ -241,7 +247,7 @@ class Store:
         return self._writer is not None
 
     @property
-    def writer(self) -> Writer:
+    def writer(self) -> GroupCommitWriter:
         """What commits; only while the store is open."""
         if self._writer is None:
             raise UsageError(f"{self!r} is not open")
@@ -256,33 +262,36 @@ class Store:
         """
         return self.writer.ended
 
-    def submit(self, unit: Unit, *, lazy: bool = False) -> None:
+    def submit(self, mutation: Mutation, *, lazy: bool = False) -> None:
         """Have a unit committed; it hears of it by itself."""
-        self.writer.submit(unit, lazy=lazy)
+        self.writer.submit(mutation, lazy=lazy)
 
-    async def write(self, function: Callable[[Ledger], T], size: int = 0) -> T:
+    async def write(self, function: Callable[[StoreTables], T], size: int = 0) -> T:
         """Change the store with a function, and wait until that is durable."""
-        with outside(self):
-            work = Work(function, size)
-            await self.writer.wait_for_room()
+        with outside_transaction(self):
+            work = FunctionMutation(function, size)
+            await self.writer.wait_for_capacity()
             self.submit(work)
             return await work.done
 
-    async def begin(self) -> Turn:
+    async def begin_transaction(self) -> SavepointTransaction:
         """Wait for a transaction of one's own."""
-        return await self.writer.begin()
+        return await self.writer.begin_transaction()
 
     # Reading.
 
     async def read(
-        self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs
+        self,
+        function: Callable[Concatenate[StoreConnection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
         """Run a query of `queries` on what is committed."""
         writer = self.writer
         writer.check()
-        if self._reader is self._ledger.database:
-            check_not_inside(self)
-            async with writer.round:
+        if self._reader is self._tables.database:
+            check_not_in_transaction(self)
+            async with writer.commit_lock:
                 return await self._writing.run(lambda: function(self._reader, *args, **kwargs))
         try:
             return await self._reading.run(lambda: function(self._reader, *args, **kwargs))
@@ -290,24 +299,27 @@ class Store:
             await self._reading.run(self._reconnect_reader)
             raise
 
-    def read_now(
-        self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs
+    def read_blocking(
+        self,
+        function: Callable[Concatenate[StoreConnection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
         """The same in the thread that calls, whichever it is: it waits until it is read.
 
         A store in memory has one connection only, so there what is not committed may be seen.
         """
-        with self._reading_beside:
+        with self._blocking_read_lock:
             self.writer.check()
-            if self._beside is None:
-                self._beside = self._backend.connect_reader()
+            if self._blocking_reader is None:
+                self._blocking_reader = self._backend.connect_reader()
             try:
-                return function(self._beside, *args, **kwargs)
+                return function(self._blocking_reader, *args, **kwargs)
             except StoreUnavailableError:
-                self._close_beside()
+                self._close_blocking_reader()
                 raise
 
-    def connect_reader(self) -> Database:
+    def connect_reader(self) -> StoreConnection:
         """Connect to read only, also while the store is not open here or open elsewhere.
 
         Raises:
@@ -317,10 +329,10 @@ class Store:
             raise StoreUnavailableError(f"store {self._backend} is not there")
         return self._backend.connect_reader()
 
-    def _close_beside(self) -> None:
-        if self._beside is not None and self._beside is not self._ledger.database:
-            close_quietly(self._beside)
-        self._beside = None
+    def _close_blocking_reader(self) -> None:
+        if self._blocking_reader is not None and self._blocking_reader is not self._tables.database:
+            close_quietly(self._blocking_reader)
+        self._blocking_reader = None
 
     def _reconnect_reader(self) -> None:
         try:
@@ -333,9 +345,9 @@ class Store:
 
     # Who uses it.
 
-    def owns(self, ledger: Ledger) -> bool:
+    def owns_tables(self, tables: StoreTables) -> bool:
         """Whether what a ledger writes is in this store."""
-        return self._writer is not None and ledger is self._ledger
+        return self._writer is not None and tables is self._tables
 
     def claim(self, queue: str, who: str) -> None:
         """Be the only one who takes letters out of a queue.
@@ -351,16 +363,18 @@ class Store:
         """Let others take from a queue; they may do so already."""
         self.claims.pop(queue, None)
 
-    def use_rule(self, rule: Callable[[str, str], bool]) -> None:
+    def set_queue_policy(self, rule: Callable[[str, str], bool]) -> None:
         """Have a function decide whether a sender may open a queue."""
-        self._ledger.streams.may_open = rule
+        self._tables.streams.queue_policy = rule
 
     def __repr__(self) -> str:
         state = "open" if self._writer is not None else "not open"
         return f"<{type(self).__name__} {self._backend} {state}>"
 
 
-def _configure(database: Database, config: DurableQueuesConfig | None) -> DurableQueuesConfig:
+def _resolve_config(
+    database: StoreConnection, config: DurableQueuesConfig | None
+) -> DurableQueuesConfig:
     """Remember what a node wants, for others who open its store without saying anything."""
     if config is not None:
         write_meta(database, "config", msgspec.json.encode(config).decode())

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroad.core.errors import StoreError
 from postroad.durable import Store
-from postroad.durable.store.database import Database
+from postroad.durable.store.backends.backend import StoreConnection
 from postroad.flows.engine import tables
 
 logger = logging.getLogger("postroad.flows")
@@ -62,7 +62,7 @@ class BackgroundTasks:
 
 async def read_with_retry(
     store: Store,
-    function: Callable[Concatenate[Database, P], T],
+    function: Callable[Concatenate[StoreConnection, P], T],
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:

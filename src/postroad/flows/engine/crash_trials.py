@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows.engine import tables
 from postroad.flows.engine.background import LOADING_MAX, now_ms
 from postroad.flows.machine.events import FlowTrialPassed
@@ -36,7 +36,7 @@ class CrashTrials:
         self._convicted: list[FlowState] = []
         self._timers: list[asyncio.TimerHandle] = []
 
-    def prepare(self, ledger: Ledger) -> None:
+    def prepare(self, ledger: StoreTables) -> None:
         """Decide who goes on at once, who is tried when, and who is parked; in a commit."""
         config, database = self._engine.config, ledger.database
         was_killed = tables.mark_running(database)

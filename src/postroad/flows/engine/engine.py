@@ -27,7 +27,7 @@ from postroad.core.errors import (
 )
 from postroad.core.timing import backoff
 from postroad.durable import DurableQueues
-from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows.config import FlowsConfig
 from postroad.flows.definition import FlowRegistry
 from postroad.flows.engine import tables
@@ -110,8 +110,8 @@ class FlowEngine:
         """Make ready, and take up what was at work when the process ended."""
         store = self.store
 
-        def prepare(ledger: Ledger) -> int:
-            tables.create_tables(store.types, ledger.database)
+        def prepare(ledger: StoreTables) -> int:
+            tables.create_tables(store.column_types, ledger.database)
             self._trials.prepare(ledger)
             return tables.reserve_ids(ledger.database, ledger.now_ms)
 
@@ -268,12 +268,14 @@ class FlowEngine:
             loaded.submit_held(self.store)
             if loaded.held_mutations and len(loaded.held_mutations) == 1:
                 self._submit_held_later(loaded)
-        elif turn.is_lost:
+        elif turn.is_timed_out:
             loaded.submit_held(self.store)
-            mutation.settle(TransactionAbortedError("the transaction took too long and was undone"))
+            mutation.on_complete(
+                TransactionAbortedError("the transaction took too long and was undone")
+            )
         else:
             mutation.preceding = loaded.take_held_mutations()
-            turn.end(mutation)
+            turn.finish(mutation)
 
     def _submit_held_later(self, loaded: LoadedFlow) -> None:
         """Submit what is held when the transaction before it was lost, and its step runs on."""

@@ -22,9 +22,9 @@ from postroad.durable.consumers.dispatcher import QueueDispatcher
 from postroad.durable.consumers.disposition import DispositionMutation
 from postroad.durable.consumers.prefetch import QueuedMessage
 from postroad.durable.producer import EncodedMessage, OutgoingMessage, append_sends, check_sends
-from postroad.durable.store.database import Row
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.units import Unit
+from postroad.durable.store.backends.backend import DatabaseRow
+from postroad.durable.store.mutations import Mutation
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows.engine import tables
 from postroad.flows.machine.commands import FlowCommand
 from postroad.flows.machine.events import CommitRejection, FlowTransition
@@ -58,7 +58,7 @@ class FlowCommitSequence:
         self.is_broken = False
 
 
-class FlowMutation(Unit):
+class FlowMutation(Mutation):
     """Steps, what was consumed for them, and what is sent because of them: all of it or nothing.
 
     Attributes:
@@ -106,8 +106,10 @@ class FlowMutation(Unit):
         self.flow = state.id
         # As it is after this transition; by the time of the commit it may have changed again.
         self.state = state
-        self._row: Row | None = tables.state_row(state) if transition.is_state_changed else None
-        self._buffered: list[Row] = []
+        self._row: DatabaseRow | None = (
+            tables.state_row(state) if transition.is_state_changed else None
+        )
+        self._buffered: list[DatabaseRow] = []
         if transition.buffered or transition.signals:
             self._buffered = [
                 *(
@@ -131,7 +133,7 @@ class FlowMutation(Unit):
         if transition.is_ended:
             transition.clears_buffer = has_stored_buffer
 
-    def apply(self, ledger: Ledger) -> None:
+    def apply(self, ledger: StoreTables) -> None:
         mutations: Sequence[FlowMutation] = (self,)
         handlings, posts = self._handlings, self._posts
         if self.preceding:
@@ -155,9 +157,9 @@ class FlowMutation(Unit):
         if posts and not self.is_duplicate:
             append_sends(ledger, posts, known)
 
-    def refuse(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         self._fence(self._all_handlings())
-        super().refuse(error)
+        super().fail(error)
 
     def _all_handlings(self) -> list[DispositionMutation]:
         return [
@@ -170,7 +172,7 @@ class FlowMutation(Unit):
         for handling in handlings:
             handling.abort_successors()
 
-    def _write(self, ledger: Ledger) -> None:
+    def _write(self, ledger: StoreTables) -> None:
         database, transition, flow = ledger.database, self.transition, self.flow
         if transition.is_new:
             origin = self.state.initiated_by
@@ -193,12 +195,12 @@ class FlowMutation(Unit):
         elif transition.consumed_ids:
             tables.delete_buffered(database, transition.consumed_ids)
 
-    def settle(self, error: Exception | None) -> None:
+    def on_complete(self, error: Exception | None) -> None:
         self.is_finished = True
         for mutation in self.preceding:
-            mutation.settle(error)
+            mutation.on_complete(error)
         for handling in self._handlings:
-            handling.settle(error)
+            handling.on_complete(error)
         if error is None and tracing.tracer is not None and not self.is_duplicate:
             self._record_spans()
         self._on_committed(self, error)

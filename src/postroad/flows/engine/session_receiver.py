@@ -56,7 +56,7 @@ class SessionReceiver:
         self._consumption = await mail.dispatchers.open(QUEUE)
         self._engine.mutations.consumption = self._consumption
         # What a flow makes of a letter is in the same commit as the letter, if it is in memory.
-        self._engine.store.writer.early.prompt.add(QUEUE)
+        self._engine.store.writer.precommit.inline_queues.add(QUEUE)
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._run(self._consumption), name="postroad flows")
 
@@ -71,7 +71,7 @@ class SessionReceiver:
     async def close(self) -> None:
         """Let the queue go, when everything that was taken is committed or put back."""
         if self._consumption is not None:
-            self._engine.store.writer.early.prompt.discard(QUEUE)
+            self._engine.store.writer.precommit.inline_queues.discard(QUEUE)
             await self._consumption.close()
             self._engine.queues.dispatchers.release(QUEUE)
 

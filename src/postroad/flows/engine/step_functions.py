@@ -13,8 +13,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from postroad.core.errors import TransactionAbortedError, UsageError
 from postroad.durable import Transaction
 from postroad.durable.store import Store
-from postroad.durable.store.database import Row
-from postroad.durable.store.turn import Turn
+from postroad.durable.store.backends.backend import DatabaseRow
+from postroad.durable.store.savepoints import SavepointTransaction
 from postroad.flows.machine.commands import RunStep
 from postroad.flows.machine.history import Position
 from postroad.flows.steps import Source, StepId, step_signature
@@ -37,9 +37,11 @@ class StepTransaction(Transaction, eq=False, kw_only=True):
     @property
     def is_lost(self) -> bool:
         """Whether it took too long and was undone, although its function still runs."""
-        return self._savepoint is not None and self._savepoint.is_lost
+        return self._savepoint is not None and self._savepoint.is_timed_out
 
-    async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
+    async def execute(
+        self, statement: str, parameters: Sequence[Any] | None = None
+    ) -> list[DatabaseRow]:
         self.is_started = True
         return await super().execute(statement, parameters)
 
@@ -55,7 +57,7 @@ class StepTransaction(Transaction, eq=False, kw_only=True):
         self.is_started = True
         return await super().run_in_session(function, *args, **kwargs)
 
-    def close(self) -> Turn | None:
+    def close(self) -> SavepointTransaction | None:
         self.is_started = False
         return super().close()
 
@@ -64,7 +66,7 @@ class StepFunctions:
     """Runs functions, again where they are to be tried again."""
 
     def __init__(self, store: Store, threads: int) -> None:
-        self._threads = store.make_threads("postroad-step", threads)
+        self._threads = store.thread_factory("postroad-step", threads)
 
     def close(self) -> None:
         """Run nothing more; what runs in a thread cannot be stopped."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from postroad.durable.store.database import Database, Row
-from postroad.durable.store.schema import Schema, read_meta, write_meta
+from postroad.durable.store.backends.backend import DatabaseRow, StoreConnection
+from postroad.durable.store.tables.schema import Schema, read_meta, write_meta
 from postroad.flows.errors import FlowNotFoundError, NondeterminismError
 from postroad.flows.machine.events import BufferedSignal
 from postroad.flows.machine.history import HistoryEntry, decode_history_entry, encode_history_entry
@@ -73,12 +73,12 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(FlowState)
 
 
-def create_tables(types: Mapping[str, str], database: Database) -> None:
+def create_tables(types: Mapping[str, str], database: StoreConnection) -> None:
     """Make the tables, if they are not there, or bring them up to date."""
     _SCHEMA.migrate(types, database)
 
 
-def has_tables(database: Database) -> bool:
+def has_tables(database: StoreConnection) -> bool:
     """Whether there are tables to read from; raises StoreMismatchError if nobody here can."""
     return _SCHEMA.version(database) > 0
 
@@ -94,7 +94,7 @@ def _encode_state(state: FlowState) -> bytes:
         state.arguments = arguments
 
 
-def state_row(state: FlowState) -> Row:
+def state_row(state: FlowState) -> DatabaseRow:
     """A head as a row; made where the head may change, written where it may not."""
     origin = state.initiated_by
     place = (None,) * 3 if origin is None else (origin.peer, origin.key.flow, origin.key.number)
@@ -111,7 +111,7 @@ def state_row(state: FlowState) -> Row:
     )
 
 
-def insert_state(database: Database, row: Row) -> None:
+def insert_state(database: StoreConnection, row: DatabaseRow) -> None:
     database.execute(
         "INSERT INTO postroad_flows (id, name, status, client_id, origin_peer, origin_flow,"
         " origin_number, wake_ms, ended_ms, head, arguments)"
@@ -120,7 +120,7 @@ def insert_state(database: Database, row: Row) -> None:
     )
 
 
-def update_state(database: Database, row: Row, *, with_arguments: bool) -> None:
+def update_state(database: StoreConnection, row: DatabaseRow, *, with_arguments: bool) -> None:
     id, name, status, _, _, _, _, wake_ms, ended_ms, head, arguments = row
     if with_arguments:
         database.execute("UPDATE postroad_flows SET arguments = ? WHERE id = ?", (arguments, id))
@@ -137,14 +137,14 @@ def update_state(database: Database, row: Row, *, with_arguments: bool) -> None:
         )
 
 
-def check_known(database: Database, flow: int) -> None:
+def check_known(database: StoreConnection, flow: int) -> None:
     """Raise FlowNotFoundError if a flow is not in the store."""
     if not database.execute("SELECT 1 FROM postroad_flows WHERE id = ?", (flow,)):
         raise FlowNotFoundError(f"flow {format_flow_id(flow)} is not in the store any more")
 
 
 def insert_steps(
-    database: Database, flow: int, first: int, entries: Sequence[HistoryEntry]
+    database: StoreConnection, flow: int, first: int, entries: Sequence[HistoryEntry]
 ) -> None:
     database.execute_many(
         "INSERT INTO postroad_flow_steps (flow, number, record) VALUES (?, ?, ?)",
@@ -152,13 +152,13 @@ def insert_steps(
     )
 
 
-def delete_steps(database: Database, flow: int, first: int = 0) -> None:
+def delete_steps(database: StoreConnection, flow: int, first: int = 0) -> None:
     database.execute(
         "DELETE FROM postroad_flow_steps WHERE flow = ? AND number >= ?", (flow, first)
     )
 
 
-def insert_buffered(database: Database, rows: Iterable[Row]) -> None:
+def insert_buffered(database: StoreConnection, rows: Iterable[DatabaseRow]) -> None:
     """Keep messages; rows are (id, flow, session, name, message)."""
     database.execute_many(
         "INSERT INTO postroad_flow_mail (id, flow, session, name, message) VALUES (?, ?, ?, ?, ?)",
@@ -166,42 +166,42 @@ def insert_buffered(database: Database, rows: Iterable[Row]) -> None:
     )
 
 
-def buffered_message_row(flow: int, session: int, buffered: BufferedMessage) -> Row:
+def buffered_message_row(flow: int, session: int, buffered: BufferedMessage) -> DatabaseRow:
     return (buffered.id, flow, session, None, encode_session_message(buffered.message))
 
 
-def buffered_signal_row(flow: int, signal: BufferedSignal) -> Row:
+def buffered_signal_row(flow: int, signal: BufferedSignal) -> DatabaseRow:
     return (signal.id, flow, None, signal.name, signal.payload)
 
 
-def delete_buffered(database: Database, ids: Iterable[int]) -> None:
+def delete_buffered(database: StoreConnection, ids: Iterable[int]) -> None:
     database.execute_many("DELETE FROM postroad_flow_mail WHERE id = ?", [(it,) for it in ids])
 
 
-def delete_buffered_of(database: Database, flow: int, *, with_signals: bool) -> None:
+def delete_buffered_of(database: StoreConnection, flow: int, *, with_signals: bool) -> None:
     only = "" if with_signals else " AND session IS NOT NULL"
     database.execute(f"DELETE FROM postroad_flow_mail WHERE flow = ?{only}", (flow,))
 
 
-def delete_flow(database: Database, flow: int) -> None:
+def delete_flow(database: StoreConnection, flow: int) -> None:
     delete_steps(database, flow)
     delete_buffered_of(database, flow, with_signals=True)
     database.execute("DELETE FROM postroad_flows WHERE id = ?", (flow,))
 
 
-def mark_running(database: Database) -> bool:
+def mark_running(database: StoreConnection) -> bool:
     """Note that a process runs flows; whether the last one was killed."""
     was_killed = read_meta(database, _RUNNING) == "1"
     write_meta(database, _RUNNING, "1")
     return was_killed
 
 
-def mark_stopped(database: Database) -> None:
+def mark_stopped(database: StoreConnection) -> None:
     """Note that a process has stopped as it should."""
     write_meta(database, _RUNNING, "0")
 
 
-def read_suspicious(database: Database) -> tuple[list[FlowState], list[FlowState]]:
+def read_suspicious(database: StoreConnection) -> tuple[list[FlowState], list[FlowState]]:
     """Flows that were at work when the last process ended, and those that wait to go on."""
     open = f"SELECT {_HEAD} FROM postroad_flows WHERE status"
     running = _decode_states(
@@ -216,7 +216,7 @@ def read_suspicious(database: Database) -> tuple[list[FlowState], list[FlowState
 # Reading.
 
 
-def _decode_state(row: Row) -> FlowState:
+def _decode_state(row: DatabaseRow) -> FlowState:
     """A head; one that cannot be read has a status of its own, and harms no other flow."""
     id, name, status, arguments, encoded = row
     try:
@@ -242,15 +242,15 @@ def _unreadable(id: int, name: str, problem: str) -> FlowState:
     )
 
 
-def _decode_states(rows: Iterable[Row]) -> list[FlowState]:
+def _decode_states(rows: Iterable[DatabaseRow]) -> list[FlowState]:
     return [_decode_state(row) for row in rows]
 
 
-def _decode_one(rows: list[Row]) -> FlowState | None:
+def _decode_one(rows: list[DatabaseRow]) -> FlowState | None:
     return _decode_state(rows[0]) if rows else None
 
 
-def read_state(database: Database, flow: int) -> FlowState | None:
+def read_state(database: StoreConnection, flow: int) -> FlowState | None:
     return _decode_one(
         database.execute(f"SELECT {_HEAD} FROM postroad_flows WHERE id = ?", (flow,))
     )
@@ -267,7 +267,7 @@ class StoredFlow(msgspec.Struct):
     """Why some of it cannot be read."""
 
 
-def read_flow(database: Database, flow: int) -> StoredFlow | None:
+def read_flow(database: StoreConnection, flow: int) -> StoredFlow | None:
     """A flow, to go on with it; of one that has ended only the head."""
     state = read_state(database, flow)
     if state is None or state.is_ended:
@@ -279,7 +279,7 @@ def read_flow(database: Database, flow: int) -> StoredFlow | None:
         return StoredFlow(state, problem=problem)
 
 
-def read_run(database: Database, flow: int) -> tuple[FlowState, list[HistoryEntry]]:
+def read_run(database: StoreConnection, flow: int) -> tuple[FlowState, list[HistoryEntry]]:
     """A flow that is there, with the steps of the same run of its code."""
     while True:
         state, entries, after = (
@@ -290,13 +290,13 @@ def read_run(database: Database, flow: int) -> tuple[FlowState, list[HistoryEntr
             return state, entries
 
 
-def find_by_client_id(database: Database, client_id: str) -> FlowState | None:
+def find_by_client_id(database: StoreConnection, client_id: str) -> FlowState | None:
     return _decode_one(
         database.execute(f"SELECT {_HEAD} FROM postroad_flows WHERE client_id = ?", (client_id,))
     )
 
 
-def find_responder(database: Database, origin: InitiatingSession) -> int | None:
+def find_responder(database: StoreConnection, origin: InitiatingSession) -> int | None:
     """The flow that responds to a session."""
     rows = database.execute(
         "SELECT id FROM postroad_flows"
@@ -306,7 +306,7 @@ def find_responder(database: Database, origin: InitiatingSession) -> int | None:
     return rows[0][0] if rows else None
 
 
-def read_steps(database: Database, flow: int) -> list[HistoryEntry]:
+def read_steps(database: StoreConnection, flow: int) -> list[HistoryEntry]:
     rows = database.execute(
         "SELECT record FROM postroad_flow_steps WHERE flow = ? ORDER BY number", (flow,)
     )
@@ -319,7 +319,7 @@ def read_steps(database: Database, flow: int) -> list[HistoryEntry]:
 
 
 def read_buffered(
-    database: Database, flow: int
+    database: StoreConnection, flow: int
 ) -> tuple[list[tuple[int, BufferedMessage]], list[BufferedSignal]]:
     """What a flow has not read: messages by session, and signals."""
     buffered: list[tuple[int, BufferedMessage]] = []
@@ -344,7 +344,7 @@ def _read_message(encoded: bytes) -> SessionMessage:
         ) from None
 
 
-def reserve_ids(database: Database, now_ms: int) -> int:
+def reserve_ids(database: StoreConnection, now_ms: int) -> int:
     """The first of the ids that this process may give to flows; none of them was ever used.
 
     They begin with the time, so that they are in order and nobody need remember them.
@@ -359,13 +359,13 @@ def reserve_ids(database: Database, now_ms: int) -> int:
     return max(first, (last or 0) + 1)
 
 
-def last_buffered_id(database: Database) -> int:
+def last_buffered_id(database: StoreConnection) -> int:
     """The highest id of what is kept."""
     last: int | None = database.execute("SELECT MAX(id) FROM postroad_flow_mail")[0][0]
     return last or 0
 
 
-def list_due(database: Database, now_ms: int, after: int, limit: int) -> list[int]:
+def list_due(database: StoreConnection, now_ms: int, after: int, limit: int) -> list[int]:
     """Flows that must be looked at by now, in order of their ids."""
     rows = database.execute(
         "SELECT id FROM postroad_flows WHERE wake_ms <= ? AND id > ? ORDER BY id LIMIT ?",
@@ -374,14 +374,14 @@ def list_due(database: Database, now_ms: int, after: int, limit: int) -> list[in
     return [id for (id,) in rows]
 
 
-def next_wakeup_ms(database: Database, now_ms: int) -> int | None:
+def next_wakeup_ms(database: StoreConnection, now_ms: int) -> int | None:
     rows = database.execute("SELECT MIN(wake_ms) FROM postroad_flows WHERE wake_ms > ?", (now_ms,))
     due_ms: int | None = rows[0][0]
     return due_ms
 
 
 def list_by_status(
-    database: Database, status: FlowStatus, name: str | None, limit: int, after: int = 0
+    database: StoreConnection, status: FlowStatus, name: str | None, limit: int, after: int = 0
 ) -> list[FlowState]:
     """Flows of a status that no timer wakes, the oldest first; `after` continues a list."""
     only, parameters = ("", ()) if name is None else (" AND name = ?", (name,))
@@ -392,7 +392,7 @@ def list_by_status(
     return _decode_states(rows)
 
 
-def count_by_name_and_status(database: Database) -> dict[tuple[str, FlowStatus], int]:
+def count_by_name_and_status(database: StoreConnection) -> dict[tuple[str, FlowStatus], int]:
     """How many flows there are of each name and status."""
     rows = database.execute("SELECT name, status, COUNT(*) FROM postroad_flows GROUP BY 1, 2")
     numbers: Counter[tuple[str, FlowStatus]] = Counter()
@@ -405,7 +405,7 @@ def _status(text: str) -> FlowStatus:
     return FlowStatus(text) if text in _STATUSES else FlowStatus.UNREADABLE
 
 
-def count_by_status(database: Database) -> dict[FlowStatus, int]:
+def count_by_status(database: StoreConnection) -> dict[FlowStatus, int]:
     """How many flows there are of each status."""
     rows = database.execute("SELECT status, COUNT(*) FROM postroad_flows GROUP BY status")
     numbers: Counter[FlowStatus] = Counter()
@@ -415,7 +415,11 @@ def count_by_status(database: Database) -> dict[FlowStatus, int]:
 
 
 def list_states(
-    database: Database, status: FlowStatus | None, name: str | None, before: int | None, limit: int
+    database: StoreConnection,
+    status: FlowStatus | None,
+    name: str | None,
+    before: int | None,
+    limit: int,
 ) -> list[FlowState]:
     """Flows, the newest first."""
     is_unknown = status is FlowStatus.UNREADABLE
@@ -437,7 +441,7 @@ def list_states(
 
 
 def list_ended_before(
-    database: Database, ended_ms: int, limit: int, *, has_client: bool
+    database: StoreConnection, ended_ms: int, limit: int, *, has_client: bool
 ) -> list[int]:
     """Flows with or without a client id that ended before some time."""
     states = ", ".join(f"'{status.value}'" for status in sorted(TERMINAL_STATUSES))

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import msgspec
 
-from postroad.durable.store.database import Database, Row
+from postroad.durable.store.backends.backend import DatabaseRow, StoreConnection
 from postroad.flows.errors import NondeterminismError
 from postroad.flows.schedules.cron import CronExpression
 
@@ -162,20 +162,20 @@ def format_time(ms: int) -> str:
 # In the store.
 
 
-def find_schedule(database: Database, name: str) -> Schedule | None:
+def find_schedule(database: StoreConnection, name: str) -> Schedule | None:
     rows = database.execute(
         f"SELECT {_COLUMNS} FROM postroad_flow_schedules WHERE name = ?", (name,)
     )
     return _read(rows[0]) if rows else None
 
 
-def read_schedules(database: Database) -> list[Schedule]:
+def read_schedules(database: StoreConnection) -> list[Schedule]:
     """All of them, by name."""
     rows = database.execute(f"SELECT {_COLUMNS} FROM postroad_flow_schedules ORDER BY name")
     return _read_all(rows)
 
 
-def read_due_schedules(database: Database, now_ms: int) -> list[Schedule]:
+def read_due_schedules(database: StoreConnection, now_ms: int) -> list[Schedule]:
     """Those whose time has come, the earliest first."""
     rows = database.execute(
         f"SELECT {_COLUMNS} FROM postroad_flow_schedules"
@@ -185,7 +185,7 @@ def read_due_schedules(database: Database, now_ms: int) -> list[Schedule]:
     return _read_all(rows)
 
 
-def next_schedule_ms(database: Database, now_ms: int) -> int | None:
+def next_schedule_ms(database: StoreConnection, now_ms: int) -> int | None:
     """When the next one is due after some moment."""
     rows = database.execute(
         "SELECT MIN(next_ms) FROM postroad_flow_schedules WHERE next_ms > ? AND is_paused = 0",
@@ -195,7 +195,7 @@ def next_schedule_ms(database: Database, now_ms: int) -> int | None:
     return next_ms
 
 
-def write_schedule(database: Database, schedule: Schedule) -> None:
+def write_schedule(database: StoreConnection, schedule: Schedule) -> None:
     """Keep a schedule, in place of another of its name."""
     delete_schedule(database, schedule.name)
     database.execute(
@@ -214,11 +214,11 @@ def write_schedule(database: Database, schedule: Schedule) -> None:
     )
 
 
-def delete_schedule(database: Database, name: str) -> None:
+def delete_schedule(database: StoreConnection, name: str) -> None:
     database.execute("DELETE FROM postroad_flow_schedules WHERE name = ?", (name,))
 
 
-def _read_all(rows: Iterable[Row]) -> list[Schedule]:
+def _read_all(rows: Iterable[DatabaseRow]) -> list[Schedule]:
     """Those of them that can be read; one of a newer version is none of this one's business."""
     schedules = []
     for row in rows:
@@ -229,7 +229,7 @@ def _read_all(rows: Iterable[Row]) -> list[Schedule]:
     return schedules
 
 
-def _read(row: Row) -> Schedule:
+def _read(row: DatabaseRow) -> Schedule:
     name, flow, cron, zone, arguments, catch_up, is_paused, next_ms, last_ms = row
     if catch_up not in {policy.value for policy in CatchUpPolicy}:
         raise NondeterminismError(

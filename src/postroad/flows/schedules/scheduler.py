@@ -16,9 +16,9 @@ import msgspec
 
 from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, PostroadError, StoreError, UsageError
-from postroad.durable.store.database import Database
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.turn import outside
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.savepoints import outside_transaction
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows.definition import FlowDefinition, FlowRegistry
 from postroad.flows.engine import tables
 from postroad.flows.engine.background import now_ms
@@ -139,7 +139,7 @@ class ScheduleOperations(ABC):
             next_ms=0,
         )
 
-        def write(ledger: Ledger) -> Schedule:
+        def write(ledger: StoreTables) -> Schedule:
             known = rows.find_schedule(ledger.database, name)
             made = rows.merge_schedule(known, wanted, times, now_ms())
             if made != known:
@@ -151,7 +151,7 @@ class ScheduleOperations(ABC):
     async def unschedule(self, name: str) -> None:
         """Delete a schedule, or raise ScheduleNotFoundError; flows that it started go on."""
 
-        def write(ledger: Ledger) -> None:
+        def write(ledger: StoreTables) -> None:
             _find(ledger.database, name)
             rows.delete_schedule(ledger.database, name)
 
@@ -166,7 +166,7 @@ class ScheduleOperations(ABC):
     async def pause_schedule(self, name: str) -> ScheduleView:
         """Start nothing for a schedule until `resume_schedule`, or raise ScheduleNotFoundError."""
 
-        def write(ledger: Ledger) -> Schedule:
+        def write(ledger: StoreTables) -> Schedule:
             paused = msgspec.structs.replace(_find(ledger.database, name), is_paused=True)
             rows.write_schedule(ledger.database, paused)
             return paused
@@ -176,7 +176,7 @@ class ScheduleOperations(ABC):
     async def resume_schedule(self, name: str) -> ScheduleView:
         """Go on with a schedule; what was due while it was paused is left out."""
 
-        def write(ledger: Ledger) -> Schedule:
+        def write(ledger: StoreTables) -> Schedule:
             known = _find(ledger.database, name)
             if not known.is_paused:
                 return known
@@ -195,14 +195,17 @@ class ScheduleOperations(ABC):
         definition = self.registry.find(schedule.flow)
         if definition is None:
             raise UsageError(f"schedule {name!r}: {self.problem_of(schedule)}")
-        with outside(engine.store), start_flow_span(engine.store.owner, definition.name) as span:
-            await engine.store.writer.wait_for_room()
+        with (
+            outside_transaction(engine.store),
+            start_flow_span(engine.store.owner, definition.name) as span,
+        ):
+            await engine.store.writer.wait_for_capacity()
             state = self.new_state(definition, schedule.arguments, None)
             store_trace(state, span)
             await engine.start_flow(state, FlowAdmitted())
         return self._handle_of(state)
 
-    async def _change(self, write: Callable[[Ledger], Schedule]) -> ScheduleView:
+    async def _change(self, write: Callable[[StoreTables], Schedule]) -> ScheduleView:
         changed = await self.engine.store.write(write)
         if self._scheduler is not None:
             self._scheduler.wake()
@@ -379,7 +382,7 @@ class FlowScheduler:
 
 
 def _advance(
-    ledger: Ledger, schedule: Schedule, moved: Schedule, state: FlowState | None = None
+    ledger: StoreTables, schedule: Schedule, moved: Schedule, state: FlowState | None = None
 ) -> bool | None:
     """Move a schedule on and begin its flow; whether it was begun, None if nothing was done."""
     database = ledger.database
@@ -396,7 +399,7 @@ def _advance(
     return True
 
 
-def _find(database: Database, name: str) -> Schedule:
+def _find(database: StoreConnection, name: str) -> Schedule:
     schedule = rows.find_schedule(database, name)
     if schedule is None:
         raise ScheduleNotFoundError(f"no schedule is called {name!r}; see schedules()")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from postroad.core.tracing import SpanContext
-from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.pipeline.job import Segment
 
 Position: TypeAlias = dict[str, Any]
@@ -111,7 +111,7 @@ class InputConnector(Protocol):
         """Some of the spans that a split belongs to, where that is known without reading it."""
         return ()
 
-    def commit(self, ledger: Ledger, place: Position) -> None:
+    def commit(self, ledger: StoreTables, place: Position) -> None:
         """Commit a split within the transaction of its batch."""
         return
 
@@ -186,7 +186,7 @@ class OutputConnector(Protocol):
     def create_writer(self, stage: str) -> OutputWriter:
         """Begin to stage what a part of a batch writes; `stage` is a name that nothing else has."""
 
-    def commit_in_transaction(self, ledger: Ledger, staged: Committable) -> Committable | None:
+    def commit_in_transaction(self, ledger: StoreTables, staged: Committable) -> Committable | None:
         """Write within the transaction that commits the batch, where that is possible.
 
         Returns what is still to be committed, or None.

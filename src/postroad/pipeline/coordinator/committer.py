@@ -14,8 +14,8 @@ from urllib.parse import quote
 import msgspec
 
 from postroad.durable.store import Store
-from postroad.durable.store.database import Database
-from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.pipeline.connectors.connector import (
     Committable,
     OutputConnector,
@@ -143,7 +143,7 @@ class OutputCommitter:
             return False
         self._complain(name, None)
 
-        def record(ledger: Ledger) -> None:
+        def record(ledger: StoreTables) -> None:
             for id, _ in pending:
                 self._pen(ledger.database).remove_pending_commit(id)
 
@@ -166,7 +166,7 @@ class OutputCommitter:
             for it in rejected
         ]
 
-        def record(ledger: Ledger) -> None:
+        def record(ledger: StoreTables) -> None:
             pen = self._pen(ledger.database)
             pen.record_failures(failed, self._policies, now_ms, random.random)
             pen.remove_pending_commit(id)
@@ -227,7 +227,7 @@ class OutputCommitter:
             if root.root in reasons
         ]
 
-        def settle(ledger: Ledger) -> list[int]:
+        def settle(ledger: StoreTables) -> list[int]:
             pen = self._pen(ledger.database)
             # Those that are refused once more keep their history.
             pen.retire([root.root for root in due if root.root not in reasons])
@@ -280,7 +280,7 @@ class OutputCommitter:
             publishing.cancel()
             await asyncio.gather(publishing, return_exceptions=True)
 
-    def _pen(self, database: Database) -> JobStore:
+    def _pen(self, database: StoreConnection) -> JobStore:
         return JobStore(database, self._job)
 
 

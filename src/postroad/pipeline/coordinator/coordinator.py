@@ -13,8 +13,8 @@ from postroad.core import tracing
 from postroad.core.errors import UsageError
 from postroad.core.tracing import SpanContext
 from postroad.durable.store import Store
-from postroad.durable.store.database import Database
-from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import (
     Committable,
@@ -137,9 +137,9 @@ class JobCoordinator:
         await self._publisher.commit()
         self.is_open = True
 
-    def _open(self, ledger: Ledger) -> None:
-        create_tables(self._store.types, ledger.database)
-        create_state_table(self._store.types, ledger.database)
+    def _open(self, ledger: StoreTables) -> None:
+        create_tables(self._store.column_types, ledger.database)
+        create_state_table(self._store.column_types, ledger.database)
         self._pen(ledger.database).open()
 
     async def close(self) -> None:
@@ -153,7 +153,7 @@ class JobCoordinator:
                 closing.push_async_callback(target.close)
             await self._publisher.close()
 
-    def _pen(self, database: Database) -> JobStore:
+    def _pen(self, database: StoreConnection) -> JobStore:
         return JobStore(database, self._job)
 
     # Delivering.
@@ -197,7 +197,7 @@ class JobCoordinator:
             self._warn_once(name, None)
         return True
 
-    def _has_old(self, database: Database) -> bool:
+    def _has_old(self, database: StoreConnection) -> bool:
         """Whether there may be something late or due: to find out is cheaper than to commit."""
         if self._program.windowed_tasks:
             return True
@@ -209,7 +209,7 @@ class JobCoordinator:
         timeouts = {name: self._tasks[name].pending_timeout_s * 1000 for name in self._inputs}
         return any(it.started_ms + timeouts.get(it.task, 0.0) < now_ms for it in pen.deliveries())
 
-    def _admit_old(self, ledger: Ledger) -> list[InputDelivery]:
+    def _admit_old(self, ledger: StoreTables) -> list[InputDelivery]:
         pen, now_ms = self._pen(ledger.database), _now_ms()
         self._windows.fire_timers(pen, now_ms)
         _, settled = pen.counters()
@@ -251,7 +251,7 @@ class JobCoordinator:
             return []
         self._silent.discard(task.name)
 
-        def admit(ledger: Ledger) -> list[InputDelivery]:
+        def admit(ledger: StoreTables) -> list[InputDelivery]:
             pen, now_ms = self._pen(ledger.database), _now_ms()
             return [pen.add_split(task.name, it, now_ms) for it in slices]
 
@@ -268,7 +268,7 @@ class JobCoordinator:
     async def retry_roots(self, number: int, after: int | None, limit: int) -> list[RetryRoot]:
         """Some of the roots that come again with a delivery; `after` is the last one before."""
 
-        def read(database: Database) -> list[RetryRoot]:
+        def read(database: StoreConnection) -> list[RetryRoot]:
             roots = self._pen(database).delivery_roots(number, after, limit)
             return [RetryRoot(it.root, it.generation, it.segment, it.published) for it in roots]
 
@@ -281,7 +281,7 @@ class JobCoordinator:
     async def redeliver_lost(self, upto: int) -> None:
         """Deliver again what is not settled, up to a number: nobody will settle it any more."""
 
-        def redeliver(ledger: Ledger) -> list[InputDelivery]:
+        def redeliver(ledger: StoreTables) -> list[InputDelivery]:
             pen = self._pen(ledger.database)
             return [pen.redeliver(it, _now_ms()) for it in pen.deliveries(0, upto)]
 
@@ -349,7 +349,7 @@ class JobCoordinator:
     async def finish_write(self, id: int, failed: Sequence[FailedRoot]) -> None:
         """Something of that is written, but for segments that the output refused."""
 
-        def finish(ledger: Ledger) -> None:
+        def finish(ledger: StoreTables) -> None:
             pen = self._pen(ledger.database)
             pen.record_failures(failed, self._policies, _now_ms(), random.random)
             pen.remove_pending_commit(id)
@@ -382,7 +382,7 @@ class JobCoordinator:
             await self._publisher.abort(staged)
 
     def _settle(
-        self, ledger: Ledger, run: str, batch: int, outcome: BatchResult
+        self, ledger: StoreTables, run: str, batch: int, outcome: BatchResult
     ) -> tuple[CommitResult, list[InputDelivery], list[int]]:
         """Also returns what was delivered again, and the ids of what is to be published."""
         pen, now_ms = self._pen(ledger.database), _now_ms()
@@ -463,7 +463,7 @@ class JobCoordinator:
             lambda ledger: self._windows.fire_drained(self._pen(ledger.database), _now_ms())
         )
 
-    def _is_empty(self, database: Database) -> bool:
+    def _is_empty(self, database: StoreConnection) -> bool:
         pen = self._pen(database)
         return not (
             pen.deliveries()

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from postroad.core.timing import backoff
-from postroad.durable.store.database import Database
+from postroad.durable.store.backends.backend import StoreConnection
 from postroad.pipeline.connectors.connector import Committable, Position, Split
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
@@ -42,7 +42,7 @@ _encode = msgspec.msgpack.Encoder().encode
 class JobStore:
     """The pen of one job."""
 
-    def __init__(self, database: Database, job: str) -> None:
+    def __init__(self, database: StoreConnection, job: str) -> None:
         self.database = database
         self.job = job
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from postroad.durable.store.database import Database
-from postroad.durable.store.schema import Schema, read_meta
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.tables.schema import Schema, read_meta
 
 # A released migration is never changed.
 _TABLES = (
@@ -56,12 +56,12 @@ _STATE_AND_WINDOWS = (
 _SCHEMA = Schema("jobs", "pipeline.schema", (_TABLES, _STATE_AND_WINDOWS))
 
 
-def has_tables(database: Database, version: int = 1) -> bool:
+def has_tables(database: StoreConnection, version: int = 1) -> bool:
     """Whether a job ever ran with this store, of this version or a later one."""
     return int(read_meta(database, _SCHEMA.key) or 0) >= version
 
 
-def create_tables(types: Mapping[str, str], database: Database) -> None:
+def create_tables(types: Mapping[str, str], database: StoreConnection) -> None:
     """Make the tables, or bring them up to date.
 
     Raises:

@@ -14,8 +14,8 @@ import msgspec
 
 from postroad.core.errors import ConfigError
 from postroad.durable.store import Store
-from postroad.durable.store.database import Database
-from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.records import FailedRoot, InputDelivery
@@ -72,7 +72,7 @@ class SparkWindows:
         self._others.leave_out(self.windows)
         return list(self.windows)
 
-    def _assign(self, database: Database, run: str, names: Collection[str]) -> None:
+    def _assign(self, database: StoreConnection, run: str, names: Collection[str]) -> None:
         rows = self._execute(
             database,
             "SELECT name, run, definition FROM postroad_pipeline_spark_windows WHERE job = ?",
@@ -114,7 +114,7 @@ class SparkWindows:
             chosen.append(window)
         self.windows = {window.name: PartialWindow(window) for window in chosen}
 
-    def _has_contents(self, database: Database, name: str) -> bool:
+    def _has_contents(self, database: StoreConnection, name: str) -> bool:
         """Whether something was ever added to a window."""
         rows = self._execute(
             database,
@@ -187,7 +187,9 @@ class SparkWindows:
         """What a range of batches added to a window."""
         return await self._store.read(lambda it: self._deltas(it, window, after, upto))
 
-    def _deltas(self, database: Database, name: str, after: int, upto: int) -> list[CommittedDelta]:
+    def _deltas(
+        self, database: StoreConnection, name: str, after: int, upto: int
+    ) -> list[CommittedDelta]:
         rows = self._execute(
             database,
             "SELECT delta FROM postroad_pipeline_window_deltas"
@@ -201,7 +203,7 @@ class SparkWindows:
     async def discard(self, window: str, upto: int) -> None:
         """Spark has taken what batches added to a window, for good."""
 
-        def remove(ledger: Ledger) -> list[str]:
+        def remove(ledger: StoreTables) -> list[str]:
             deltas = self._deltas(ledger.database, window, 0, upto)
             self._execute(
                 ledger.database,
@@ -220,7 +222,7 @@ class SparkWindows:
         """Whether what a window emitted with a batch of its query was taken in."""
         return await self._store.read(lambda it: self._is_emitted(it, run, window, batch))
 
-    def _is_emitted(self, database: Database, run: str, name: str, batch: int) -> bool:
+    def _is_emitted(self, database: StoreConnection, run: str, name: str, batch: int) -> bool:
         rows = self._execute(
             database,
             "SELECT 1 FROM postroad_pipeline_spark_windows"
@@ -242,7 +244,7 @@ class SparkWindows:
         """Take in, once, what a window emitted."""
         task = self.windows[window].window.window.task
 
-        def commit(ledger: Ledger) -> None:
+        def commit(ledger: StoreTables) -> None:
             database = ledger.database
             if self._is_emitted(database, run, window, batch):
                 return
@@ -281,7 +283,7 @@ class SparkWindows:
             )
         return deliveries
 
-    def has_results(self, database: Database) -> bool:
+    def has_results(self, database: StoreConnection) -> bool:
         """Whether something that was emitted was not delivered yet."""
         statement = "SELECT 1 FROM postroad_pipeline_window_results WHERE job = ? LIMIT 1"
         return bool(self._execute(database, statement))
@@ -289,7 +291,7 @@ class SparkWindows:
     async def needed_files(self) -> set[str]:
         """Files of windows that are still to be read."""
 
-        def find(database: Database) -> set[str]:
+        def find(database: StoreConnection) -> set[str]:
             deltas = self._execute(
                 database, "SELECT delta FROM postroad_pipeline_window_deltas WHERE job = ?"
             )
@@ -307,6 +309,6 @@ class SparkWindows:
         return await self._store.read(find)
 
     def _execute(
-        self, database: Database, statement: str, *parameters: object
+        self, database: StoreConnection, statement: str, *parameters: object
     ) -> list[tuple[Any, ...]]:
         return database.execute(statement, (self._job, *parameters))

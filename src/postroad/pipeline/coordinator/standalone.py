@@ -12,8 +12,8 @@ from typing import TypeVar
 from postroad.core.errors import ConfigError, StoreLockedError, StoreMismatchError
 from postroad.durable import DurableQueuesConfig, Store
 from postroad.durable.config import decode_config
-from postroad.durable.store.schema import read_meta
 from postroad.durable.store.store import NODE
+from postroad.durable.store.tables.schema import read_meta
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import (
     Committable,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from postroad.durable.store.database import Database
-from postroad.durable.store.schema import read_meta, write_meta
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.tables.schema import read_meta, write_meta
 
 _SCHEMA = "pipeline.states"
 _TABLE = """CREATE TABLE postroad_pipeline_states (
@@ -15,7 +15,7 @@ _TABLE = """CREATE TABLE postroad_pipeline_states (
 _KEYS_AT_ONCE = 500
 
 
-def create_state_table(types: Mapping[str, str], database: Database) -> None:
+def create_state_table(types: Mapping[str, str], database: StoreConnection) -> None:
     """Make the table, if it is not there."""
     if read_meta(database, _SCHEMA) is None:
         database.execute(_TABLE.format_map(types))
@@ -25,7 +25,7 @@ def create_state_table(types: Mapping[str, str], database: Database) -> None:
 class StateStore:
     """The states of one job. Keys and states are bytes."""
 
-    def __init__(self, database: Database, job: str) -> None:
+    def __init__(self, database: StoreConnection, job: str) -> None:
         self._database = database
         self._job = job
 

@@ -12,7 +12,7 @@ import msgspec
 
 from postroad.core.errors import ConfigError
 from postroad.durable.store import Store
-from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.pipeline.coordinator.job_store import JobStore
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ async def claim_inputs(store: Store, job: str, run: str, inputs: Sequence[str]) 
         ConfigError: it is in another one, and they would read everything a second time.
     """
 
-    def claim(ledger: Ledger) -> None:
+    def claim(ledger: StoreTables) -> None:
         records = JobStore(ledger.database, job)
         for name in inputs:
             before = records.input_state(name).get(_RUN, run)

@@ -59,7 +59,7 @@ from pyspark.sql.types import StructType
 
 from postroad.core.errors import ConfigError
 from postroad.durable import Store, store_from_url
-from postroad.durable.store.stretches import read_stretch
+from postroad.durable.store.tables.ranges import read_range
 from postroad.pipeline.acks import AckIds
 from postroad.pipeline.connectors import make_input, make_output
 from postroad.pipeline.connectors.connector import (
@@ -186,7 +186,7 @@ class _InputSource(_SourceOptions):
 
     def _queue_rows(self, position: Position) -> Iterator[_Records]:
         with closing(store_from_url(self.location).connect_reader()) as database:
-            bundles = read_stretch(database, stretch_at(position))
+            bundles = read_range(database, stretch_at(position))
         for sender, letters in bundles:
             records = [
                 {

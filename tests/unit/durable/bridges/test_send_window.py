@@ -23,7 +23,7 @@ from postroad.durable.bridges.send_window import (
     check_stream_consistency,
     new_rejections,
 )
-from postroad.durable.store.rows import OutPage, Peer
+from postroad.durable.store.tables.rows import OutboxBatch, PeerState
 from tests.support.cases import each
 from tests.support.durable.nodes import NOW_MS
 
@@ -42,10 +42,10 @@ def answer(
     return StreamAck(verdict, watermark, chain(watermark), credit, [])
 
 
-def pages(*sizes: int | None, first: int = 1) -> list[OutPage]:
+def pages(*sizes: int | None, first: int = 1) -> list[OutboxBatch]:
     """Pages of one letter each; None for one whose letters were removed."""
     return [
-        OutPage(number, number, chain(number), None if size is None else b"x" * size)
+        OutboxBatch(number, number, chain(number), None if size is None else b"x" * size)
         for number, size in enumerate(sizes, first)
     ]
 
@@ -54,8 +54,8 @@ def make_outflow(accepted: int = 0, credit: int = 1 << 30) -> BridgeSendWindow:
     return BridgeSendWindow(COURSE, CONFIG, answer(accepted, credit=credit))
 
 
-def make_peer(head: int, settled: int) -> Peer:
-    return Peer(1, "beta", 3, head, chain(head), settled, chain(settled))
+def make_peer(head: int, settled: int) -> PeerState:
+    return PeerState(1, "beta", 3, head, chain(head), settled, chain(settled))
 
 
 def test_stores_that_agree() -> None:
@@ -95,7 +95,7 @@ def test_windows_continue_each_other() -> None:
     window = outflow.next_window(pages(1, first=3), 0, NOW_MS)
     assert (window.first, window.previous) == (3, chain(2))
     assert outflow.in_flight == 2
-    page = OutPage(1, 40, chain(40), b"x")
+    page = OutboxBatch(1, 40, chain(40), b"x")
     assert make_outflow().next_window([page], 0, NOW_MS).batches[0].count == 40
 
 

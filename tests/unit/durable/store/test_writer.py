@@ -10,9 +10,9 @@ from postroad.core import fault_points as faults
 from postroad.core.errors import NotRunningError, StoreUnavailableError
 from postroad.durable import MemoryDisk, MemoryStore, Store
 from postroad.durable.store import writer
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.schema import read_meta, write_meta
-from postroad.durable.store.units import Work
+from postroad.durable.store.mutations import FunctionMutation
+from postroad.durable.store.tables.schema import read_meta, write_meta
+from postroad.durable.store.tables.store_tables import StoreTables
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.nodes import once, opened, raising
 
@@ -36,13 +36,13 @@ def never_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "_LAZY_S", 3_600.0)
 
 
-def noting(done: list[int], number: int) -> Work[None]:
+def noting(done: list[int], number: int) -> FunctionMutation[None]:
     """A unit that is known by its number."""
 
-    def note(ledger: Ledger) -> None:
+    def note(ledger: StoreTables) -> None:
         done.append(number)
 
-    return Work(note)
+    return FunctionMutation(note)
 
 
 async def test_lazy_units_are_committed_together_in_their_order(store: Store) -> None:
@@ -70,7 +70,7 @@ async def test_lazy_units_wait_for_their_time_though_others_are_committed(
     await urgent.done
     assert done == [2]
     assert not lazy.done.done()
-    assert store.writer.newest is None
+    assert store.writer.last_queued is None
 
 
 async def test_closing_commits_lazy_units_after_all_others(
@@ -81,7 +81,7 @@ async def test_closing_commits_lazy_units_after_all_others(
     async with opened(MemoryStore(disk)) as store:
         store.submit(units[1], lazy=True)
         store.submit(units[2], lazy=True)
-        store.submit(Work(partial(_write, "kept")), lazy=True)
+        store.submit(FunctionMutation(partial(_write, "kept")), lazy=True)
         store.submit(units[0])
         writer_ = store.writer
     await asyncio.gather(*(unit.done for unit in units))
@@ -92,7 +92,7 @@ async def test_closing_commits_lazy_units_after_all_others(
         assert await store.read(read_meta, "kept") == "yes"
 
 
-def _write(name: str, ledger: Ledger) -> None:
+def _write(name: str, ledger: StoreTables) -> None:
     write_meta(ledger.database, name, "yes")
 
 

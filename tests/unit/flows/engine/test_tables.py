@@ -7,8 +7,8 @@ import pytest
 
 from postroad.core.errors import StoreMismatchError
 from postroad.durable import MemoryStore, Store
-from postroad.durable.store.database import Database
-from postroad.durable.store.schema import write_meta
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.tables.schema import write_meta
 from postroad.flows.engine import tables
 from postroad.flows.machine.events import BufferedSignal
 from postroad.flows.machine.history import CommandKind, HistoryEntry
@@ -32,7 +32,9 @@ class Desk:
         return await self._store.write(lambda it: function(it.database, *args, **kwargs))
 
     async def create(self) -> None:
-        await self._store.write(lambda it: tables.create_tables(self._store.types, it.database))
+        await self._store.write(
+            lambda it: tables.create_tables(self._store.column_types, it.database)
+        )
 
     async def add(self, *states: FlowState) -> None:
         for state in states:
@@ -64,7 +66,7 @@ async def test_tables_are_made_once_and_checked(desk: Desk) -> None:
     await desk.create()
     assert await desk.do(tables.read_state, 1) == make_state()
 
-    def age(database: Database) -> None:
+    def age(database: StoreConnection) -> None:
         write_meta(database, "flows.schema", "99")
 
     await desk.do(age)
@@ -73,7 +75,7 @@ async def test_tables_are_made_once_and_checked(desk: Desk) -> None:
 
 
 async def test_tables_of_an_earlier_version_are_brought_up_to_date(desk: Desk) -> None:
-    def go_back(database: Database) -> None:
+    def go_back(database: StoreConnection) -> None:
         database.execute("DROP INDEX postroad_flows_status")
         database.execute(
             "CREATE INDEX postroad_flows_idle ON postroad_flows (status, name)"
@@ -98,7 +100,7 @@ async def test_flows_of_a_status_are_found_without_looking_at_all(status: str, d
     assert "postroad_flows_status" in plan
 
 
-def _plan(database: Database, statement: str, *parameters: str) -> list[str]:
+def _plan(database: StoreConnection, statement: str, *parameters: str) -> list[str]:
     """How SQLite goes about a statement."""
     rows = database.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
     return [str(row[3]) for row in rows]
@@ -241,7 +243,7 @@ async def test_record_that_cannot_be_read_is_a_problem_of_its_flow(
 ) -> None:
     await desk.add(make_state(1))
 
-    def spoil(database: Database) -> None:
+    def spoil(database: StoreConnection) -> None:
         database.execute(
             "INSERT INTO postroad_flow_steps (flow, number, record) VALUES (?, ?, ?)",
             (1, 0, record),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.durable import MemoryStore
-from postroad.durable.store.database import Database
+from postroad.durable.store.backends.backend import StoreConnection
 from postroad.flows.engine.tables import create_tables
 from postroad.flows.schedules import schedule as rows
 from postroad.flows.schedules.cron import CronExpression
@@ -194,7 +194,7 @@ async def test_store_gives_back_what_it_was_given() -> None:
     second = make(name="audit", next_ms=NOON + 5, catch_up=CatchUpPolicy.NONE, is_paused=True)
     third = make(name="later", next_ms=NOON + 7)
 
-    def check(database: Database) -> None:
+    def check(database: StoreConnection) -> None:
         for schedule in (first, second, third, first):
             rows.write_schedule(database, schedule)
         assert rows.read_schedules(database) == [second, third, first]
@@ -208,5 +208,5 @@ async def test_store_gives_back_what_it_was_given() -> None:
         assert rows.find_schedule(database, "later") is None
 
     async with opened(MemoryStore()) as store:
-        await store.write(lambda ledger: create_tables(store.types, ledger.database))
+        await store.write(lambda ledger: create_tables(store.column_types, ledger.database))
         await store.write(lambda ledger: check(ledger.database))

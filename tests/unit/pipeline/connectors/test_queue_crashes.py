@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore, Store, StoredMessage
-from postroad.durable.store import queries as query
+from postroad.durable.store.tables import queries as query
 from postroad.pipeline import (
     Job,
     LocalRunner,
@@ -88,9 +88,9 @@ class Node(Mortal):
     async def check(self) -> None:
         async with opened(MemoryStore(self._disk), NODE) as store:
             expected = [n for n in range(LETTERS) if n != POISON]
-            assert numbers(await store.read(query.browse_queue, "own", 100)) == expected
-            assert numbers(await store.read(query.browse_outbox, PEER, 100)) == expected
-            assert await store.read(query.browse_queue, QUEUE, 100) == []
+            assert numbers(await store.read(query.peek_queue, "own", 100)) == expected
+            assert numbers(await store.read(query.peek_outbox, PEER, 100)) == expected
+            assert await store.read(query.peek_queue, QUEUE, 100) == []
             await self._check_account(store)
 
     async def _check_account(self, store: Store) -> None:
@@ -130,5 +130,5 @@ async def test_an_account_in_another_store_is_refused(is_input: bool) -> None:
             await runner.run()
         # Nothing was settled, not even in part.
         assert len(await account.read(lambda it: JobStore(it, JOB).deliveries())) == 1
-        assert len(await mail.read(query.browse_queue, QUEUE, 9)) == 1
-        assert await account.read(query.browse_outbox, PEER, 9) == []
+        assert len(await mail.read(query.peek_queue, QUEUE, 9)) == 1
+        assert await account.read(query.peek_outbox, PEER, 9) == []

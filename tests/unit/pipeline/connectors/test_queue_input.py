@@ -16,8 +16,8 @@ from postroad.durable import (
     MemoryStore,
     StoredMessage,
 )
-from postroad.durable.store import queries as query
-from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.durable.stored_messages import NEVER_MS
 from postroad.pipeline import QueueInput
 from postroad.pipeline.connectors.queue import input as queue_input
@@ -35,8 +35,8 @@ def now_ms() -> int:
 async def put_now(it: Reading, *found: StoredMessage) -> None:
     """Put letters into the queue that were received now."""
 
-    def write(ledger: Ledger) -> None:
-        ledger.queues.store_letters(SENDER, found, 0, ledger.now_ms)
+    def write(ledger: StoreTables) -> None:
+        ledger.queues.store_messages(SENDER, found, 0, ledger.now_ms)
 
     await it.store.write(write)
 
@@ -179,7 +179,7 @@ async def test_a_purge_while_slices_are_being_read() -> None:
         await put(it.store, *letters(11, 12))
         assert it.ids(await it.cut()) == [11, 12]
         await it.settle(slices)
-        assert len(await it.store.read(query.browse_queue, QUEUE, 100)) == 2
+        assert len(await it.store.read(query.peek_queue, QUEUE, 100)) == 2
 
 
 # Turns.
@@ -223,7 +223,7 @@ async def test_letters_set_aside_are_in_one_slice_also_after_a_crash() -> None:
         assert again.ids(slices) == [1]
         assert again.ids(await again.cut()) == [2]
         await again.settle(slices)
-        assert [it.id for it in await again.store.read(query.browse_queue, QUEUE, 9)] == [2]
+        assert [it.id for it in await again.store.read(query.peek_queue, QUEUE, 9)] == [2]
 
 
 async def test_expired_letters_are_dead() -> None:
@@ -237,8 +237,8 @@ async def test_expired_letters_are_dead() -> None:
         slices = await it.cut()
         assert it.ids(slices) == [2, 4, 6, 10]
         assert sum(it.estimated_segments for it in slices) == 4
-        dead = await it.store.read(query.list_dead, QUEUE, 0, 100)
-        assert sorted(it.letter.id for it in dead) == [1, 3, 5, 7, 8, 9]
+        dead = await it.store.read(query.list_dead_letters, QUEUE, 0, 100)
+        assert sorted(it.message.id for it in dead) == [1, 3, 5, 7, 8, 9]
         assert {it.reason for it in dead} == {DeadLetterReason.EXPIRED}
     async with reading(disk, slices, it.after) as again:
         assert again.ids(slices) == [2, 4, 6, 10]
@@ -261,8 +261,8 @@ async def test_letters_that_expire_in_a_page_that_is_read_in_parts(clock: Clock)
         # What was cut in time is read, however late.
         assert (it.ids(second), it.ids(rest)) == ([5, 6], [8, 10])
         await it.settle([*second, *rest])
-        assert await it.store.read(query.browse_queue, QUEUE, 9) == []
-        assert await it.store.read(query.count_dead) == 2
+        assert await it.store.read(query.peek_queue, QUEUE, 9) == []
+        assert await it.store.read(query.count_dead_letters) == 2
 
 
 async def test_a_paused_queue_is_not_read() -> None:
@@ -279,12 +279,12 @@ async def test_what_a_consumer_left_behind_is_read() -> None:
     async with opened(MemoryStore(disk), NODE) as store:
         await put(store, *letters(1, 2, 3))
 
-        def handle(ledger: Ledger) -> None:
-            (page,) = query.read_inbox(ledger.database, QUEUE, 1, 0, 1)
-            ledger.queues.finish(page, 1 << 1)
+        def handle(ledger: StoreTables) -> None:
+            (page,) = query.read_inbox_batches(ledger.database, QUEUE, 1, 0, 1)
+            ledger.queues.mark_done(page, 1 << 1)
             for number, due_ms in ((4, 1), (5, NEVER_MS)):
                 letter = make_letter(number, key="k")
-                ledger.queues.set_aside(make_aside(letter, due_ms=due_ms, holds_key=True))
+                ledger.queues.defer(make_aside(letter, due_ms=due_ms, holds_key=True))
 
         await store.write(handle)
     async with reading(disk) as it:

@@ -11,7 +11,7 @@ import pytest
 from postroad.core.errors import ConfigError
 from postroad.durable import DurableQueuesConfig, MemoryStore, Store
 from postroad.durable.names import KEY_BYTES_MAX
-from postroad.durable.store import queries as query
+from postroad.durable.store.tables import queries as query
 from postroad.pipeline import LocalRunner, MemoryInput, QueueOutput, Segment, Task, make_output
 from postroad.pipeline.connectors import Committable, UnwritableSegmentsError, make_input
 from postroad.pipeline.job import TaskType
@@ -38,7 +38,7 @@ async def test_a_message_has_the_id_of_the_output_and_no_more_bits_than_it_may()
     async with opened(MemoryStore(), NODE) as store:
         connector = QueueOutput(store, PEER, RESULTS)
         await settle(store, connector, stage(connector, {"n": 1}, {"n": 2}, ids=[5, (1 << 64) - 1]))
-        first, second = await store.read(query.browse_outbox, PEER, 10)
+        first, second = await store.read(query.peek_outbox, PEER, 10)
     assert (first.id, second.id) == (5, (1 << 63) - 1)
     assert (first.queue, first.body, first.key) == (RESULTS, b'{"n":1}', None)
     assert first.sent_ms > 1_600_000_000_000
@@ -53,7 +53,7 @@ async def test_messages_are_bound_to_pages_of_the_size_that_the_node_wants() -> 
         copy: QueueOutput = pickle.loads(pickle.dumps(connector))
         staged = stage(copy, *({"n": n} for n in range(10)))
         await settle(store, connector, msgspec.msgpack.decode(msgspec.msgpack.encode(staged)))
-        pages = await store.read(query.read_pages, 1, 0, 10)
+        pages = await store.read(query.read_outbox_batches, 1, 0, 10)
     assert [(it.first, it.last) for it in pages] == [(1, 4), (5, 8), (9, 10)]
 
 
@@ -75,7 +75,7 @@ async def test_messages_may_have_keys() -> None:
     async with opened(MemoryStore(), NODE) as store:
         connector = QueueOutput(store, PEER, RESULTS, codec="msgpack", key="account")
         await settle(store, connector, stage(connector, {"account": 7}, {"account": "x"}, {"n": 1}))
-        found = await store.read(query.browse_outbox, PEER, 10)
+        found = await store.read(query.peek_outbox, PEER, 10)
     assert [it.key for it in found] == ["7", "x", None]
     assert msgspec.msgpack.decode(found[0].body) == {"account": 7}
 
@@ -101,10 +101,10 @@ async def test_a_full_outbox_takes_no_more_until_there_is_room() -> None:
         own, other = QueueOutput(store, NODE, RESULTS), QueueOutput(store, "gamma", RESULTS)
         stage(own, {"n": 1})
         stage(other, {"n": 1})
-        pages = await store.read(query.read_pages, 1, 0, 10)
+        pages = await store.read(query.read_outbox_batches, 1, 0, 10)
         last = pages[-1]
         await store.write(
-            lambda ledger: ledger.outbox.settle(PEER, 1, last.last, last.chain, (), ledger.now_ms)
+            lambda ledger: ledger.outbox.ack(PEER, 1, last.last, last.chain, (), ledger.now_ms)
         )
         stage(connector, {"n": 3})
 
@@ -120,18 +120,18 @@ async def test_a_job_waits_for_room_in_the_outbox() -> None:
         async with asyncio.timeout(20):
             while not running.done():
                 peer = await store.read(query.find_peer, PEER)
-                if peer is not None and peer.head > peer.settled:
-                    waiting.add(peer.head - peer.settled)
+                if peer is not None and peer.last_seq > peer.acked_seq:
+                    waiting.add(peer.last_seq - peer.acked_seq)
                     await store.write(
-                        lambda ledger, it=peer: ledger.outbox.settle(  # type: ignore[misc]
-                            PEER, 1, it.head, it.head_chain, (), ledger.now_ms
+                        lambda ledger, it=peer: ledger.outbox.ack(  # type: ignore[misc]
+                            PEER, 1, it.last_seq, it.last_chain, (), ledger.now_ms
                         )
                     )
                 await asyncio.sleep(0.001)
             await running
         peer = await store.read(query.find_peer, PEER)
     assert peer is not None
-    assert peer.head == 20
+    assert peer.last_seq == 20
     assert max(waiting) <= 8
 
 

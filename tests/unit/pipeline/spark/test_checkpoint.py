@@ -53,7 +53,7 @@ async def test_inputs_that_spark_has_read_belong_to_the_run_that_read_them() -> 
     store = MemoryStore(MemoryDisk())
     await store.open("clearing")
     try:
-        await store.write(lambda ledger: create_tables(store.types, ledger.database))
+        await store.write(lambda ledger: create_tables(store.column_types, ledger.database))
         await store.write(lambda ledger: JobStore(ledger.database, "clearing").open())
         await claim_inputs(store, "clearing", "first", ["in"])
         # It has read nothing.

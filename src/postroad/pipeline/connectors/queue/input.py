@@ -16,8 +16,13 @@ from postroad.core.errors import UsageError
 from postroad.core.tracing import SpanContext
 from postroad.durable import DurableQueues, Store
 from postroad.durable.names import validate_queue_name
-from postroad.durable.store.ledger import Ledger, News
-from postroad.durable.store.stretches import AsideStretch, Bundle, Stretch, read_stretch
+from postroad.durable.store.tables.ranges import (
+    DeferredSet,
+    MessageRange,
+    SenderMessages,
+    read_range,
+)
+from postroad.durable.store.tables.store_tables import CommitEvent, StoreTables
 from postroad.pipeline.connectors.connector import InputConnector, Position, RawRecords, Split
 from postroad.pipeline.connectors.options import (
     CODECS,
@@ -121,9 +126,9 @@ class QueueInput(InputConnector):
             store.release(self._queue)
             raise
 
-    async def _open(self, store: Store, stretches: Sequence[Stretch]) -> None:
-        def prepare(ledger: Ledger) -> int:
-            ledger.queues.release_held(self._queue)
+    async def _open(self, store: Store, stretches: Sequence[MessageRange]) -> None:
+        def prepare(ledger: StoreTables) -> int:
+            ledger.queues.release_blocked(self._queue)
             return ledger.queues.queue_id(self._queue)
 
         self._reset()
@@ -131,13 +136,13 @@ class QueueInput(InputConnector):
         self._frontier = await store.read(find_frontier, self._id, stretches)
         for stretch in stretches:
             self._asides.update(_asides_of(stretch))
-        store.audience.add(self._on_news)
+        store.commit_listeners.add(self._on_news)
         self._is_open = True
 
     async def close(self) -> None:
         if self._is_open:
             store = self._node_store()
-            store.audience.remove(self._on_news)
+            store.commit_listeners.remove(self._on_news)
             store.release(self._queue)
             self._reset()
 
@@ -146,9 +151,9 @@ class QueueInput(InputConnector):
             raise UsageError(f"queue {self._queue!r} can be read in its node's own process only")
         return self._store
 
-    def _on_news(self, news: News) -> None:
-        if self._queue in news.set_aside_in or any(
-            arrival.queue == self._queue for arrival in news.arrived
+    def _on_news(self, news: CommitEvent) -> None:
+        if self._queue in news.deferred_queues or any(
+            arrival.queue == self._queue for arrival in news.inbox_batches
         ):
             self._news.set()
 
@@ -196,7 +201,7 @@ class QueueInput(InputConnector):
         for split in lost:
             self._let_go(split.number, split.stretch)
 
-    def _let_go(self, number: int, stretch: Stretch) -> None:
+    def _let_go(self, number: int, stretch: MessageRange) -> None:
         self._asides.difference_update(_asides_of(stretch))
         self._contexts.pop(number, None)
         if (kept := self._kept.pop(number, None)) is not None:
@@ -217,7 +222,7 @@ class QueueInput(InputConnector):
         kept = self._kept.get(place["slice"])
         if kept is not None:
             return iter(kept.chunks)
-        bundles = self._node_store().read_now(read_stretch, stretch_at(place))
+        bundles = self._node_store().read_blocking(read_range, stretch_at(place))
         return iter(_to_chunks(bundles))
 
     @property
@@ -227,9 +232,9 @@ class QueueInput(InputConnector):
     def span_contexts(self, place: Position) -> Sequence[SpanContext]:
         return self._contexts.get(place["slice"], ())
 
-    def commit(self, ledger: Ledger, place: Position) -> None:
+    def commit(self, ledger: StoreTables, place: Position) -> None:
         check_account(self._store, ledger)
-        ledger.queues.take_out(stretch_at(place))
+        ledger.queues.delete_range(stretch_at(place))
 
     async def on_committed(self, places: Sequence[Position]) -> None:
         for place in places:
@@ -242,7 +247,7 @@ class _PlannedSplit(NamedTuple):
     number: int
     frontier: QueuePosition
     """Where it was before."""
-    stretch: Stretch
+    stretch: MessageRange
 
 
 class _CachedSplit(NamedTuple):
@@ -250,17 +255,17 @@ class _CachedSplit(NamedTuple):
     size: int
 
 
-def stretch_at(place: Position) -> Stretch:
+def stretch_at(place: Position) -> MessageRange:
     """The stretch of a queue that a split is."""
-    stretch: Stretch = msgspec.convert(place, Stretch)
+    stretch: MessageRange = msgspec.convert(place, MessageRange)
     return stretch
 
 
-def _asides_of(stretch: Stretch) -> Sequence[int]:
-    return stretch.ids if isinstance(stretch, AsideStretch) else ()
+def _asides_of(stretch: MessageRange) -> Sequence[int]:
+    return stretch.ids if isinstance(stretch, DeferredSet) else ()
 
 
-def _contexts_of(bundles: Iterable[Bundle]) -> list[SpanContext]:
+def _contexts_of(bundles: Iterable[SenderMessages]) -> list[SpanContext]:
     letters = (letter for _, letters in bundles for letter in letters)
     contexts = (
         tracing.extract_context(letter.headers) for letter in islice(letters, _TRACED_LETTERS)
@@ -268,7 +273,7 @@ def _contexts_of(bundles: Iterable[Bundle]) -> list[SpanContext]:
     return [context for context in contexts if context is not None]
 
 
-def _to_chunks(bundles: Iterable[Bundle]) -> list[RawRecords]:
+def _to_chunks(bundles: Iterable[SenderMessages]) -> list[RawRecords]:
     """One for all in a row of one sender: their ids tell them apart for ever."""
     chunks = []
     for sender, group in groupby(bundles, key=itemgetter(0)):

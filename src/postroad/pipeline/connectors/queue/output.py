@@ -12,8 +12,8 @@ from postroad.core import validate_node_name
 from postroad.core.errors import ConfigError
 from postroad.durable import DurableQueues, DurableQueuesConfig, Store
 from postroad.durable.names import validate_key, validate_queue_name
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.queries import find_peer
+from postroad.durable.store.tables.queries import find_peer
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.durable.stored_messages import join_batch, split_into_batches
 from postroad.pipeline.connectors.connector import (
     Committable,
@@ -104,17 +104,17 @@ class QueueOutput(OutputConnector):
             return
         if self._peer is None or self._peer == self._store.owner:
             return
-        peer = self._store.read_now(find_peer, self._peer)
-        waiting = 0 if peer is None else peer.head - peer.settled
+        peer = self._store.read_blocking(find_peer, self._peer)
+        waiting = 0 if peer is None else peer.last_seq - peer.acked_seq
         if waiting >= self._config.outbox_messages_max:
             raise OSError(
                 f"the outbox of {self._peer!r} is full: it has {waiting} messages, and"
                 f" outbox_messages_max is {self._config.outbox_messages_max}"
             )
 
-    def commit_in_transaction(self, ledger: Ledger, staged: Committable) -> Committable | None:
+    def commit_in_transaction(self, ledger: StoreTables, staged: Committable) -> Committable | None:
         check_account(self._store, ledger)
-        ledger.append_pages(self._peer or ledger.owner, staged["pages"])
+        ledger.enqueue_batches(self._peer or ledger.owner, staged["pages"])
         return None
 
 
@@ -202,13 +202,13 @@ def store_of(mail: DurableQueues | Store) -> Store:
     return mail if isinstance(mail, Store) else mail.store
 
 
-def check_account(store: Store | None, ledger: Ledger) -> None:
+def check_account(store: Store | None, ledger: StoreTables) -> None:
     """Raise unless a job keeps its account in the store of the mail.
 
     Not an error of Postroad's own: those may be raised only before anything was changed, and the
     whole commit has to be undone.
     """
-    if store is None or not store.owns(ledger):
+    if store is None or not store.owns_tables(ledger):
         raise RuntimeError(
             "a job with queues must use the store of the node's queues; leave out its own store"
         )

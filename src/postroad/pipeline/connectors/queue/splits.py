@@ -14,18 +14,18 @@ from typing import NamedTuple
 import msgspec
 
 from postroad.durable import DeadLetterReason, StoredMessage
-from postroad.durable.store import queries as query
-from postroad.durable.store.database import Database
-from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.rows import AsideLetter, InPage
-from postroad.durable.store.stretches import (
-    AsideStretch,
-    Bundle,
-    PageStretch,
-    Stretch,
-    last_page,
+from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.ranges import (
+    BatchRange,
+    DeferredSet,
+    MessageRange,
+    SenderMessages,
+    last_batch,
     unfinished,
 )
+from postroad.durable.store.tables.rows import DeferredMessage, InboxBatch
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.durable.stored_messages import NEVER_MS
 
 _PAGES_AT_FIRST = 4
@@ -43,14 +43,16 @@ class QueuePosition(NamedTuple):
     """Its index in that page."""
 
 
-def find_frontier(database: Database, queue: int, stretches: Iterable[Stretch]) -> QueuePosition:
+def find_frontier(
+    database: StoreConnection, queue: int, stretches: Iterable[MessageRange]
+) -> QueuePosition:
     """Where to go on behind stretches that are in splits already."""
     frontier = QueuePosition()
     for stretch in stretches:
-        if not isinstance(stretch, PageStretch) or stretch.queue != queue:
+        if not isinstance(stretch, BatchRange) or stretch.queue != queue:
             continue
         # It is not there any more if the queue was purged.
-        if (last := last_page(database, stretch)) is not None:
+        if (last := last_batch(database, stretch)) is not None:
             end = (
                 QueuePosition(last + 1)
                 if stretch.stop is None
@@ -63,17 +65,17 @@ def find_frontier(database: Database, queue: int, stretches: Iterable[Stretch]) 
 class QueueSnapshot(msgspec.Struct):
     """What is in a queue and in no split, as far as one looks at once."""
 
-    pages: list[InPage] = []
-    urgent: list[AsideLetter] = []
+    pages: list[InboxBatch] = []
+    urgent: list[DeferredMessage] = []
     """Those set aside that come before the pages."""
-    patient: list[AsideLetter] = []
+    patient: list[DeferredMessage] = []
     """Those that come behind all pages; none if there are more pages."""
     next_due_ms: int | None = None
     """When the next message is due that is set aside."""
 
 
 def look(
-    database: Database,
+    database: StoreConnection,
     queue: str,
     frontier: QueuePosition,
     taken: set[int],
@@ -87,26 +89,26 @@ def look(
     limit = _ASIDES_AT_ONCE + len(taken)
     asides = [
         aside
-        for aside in query.read_aside(database, queue, id, now_ms, NEVER_MS, limit)
+        for aside in query.read_deferred(database, queue, id, now_ms, NEVER_MS, limit)
         if aside.id not in taken
     ]
     pages, is_end = _look_at_pages(database, queue, id, frontier, segments)
     return QueueSnapshot(
         pages,
-        [aside for aside in asides if aside.letter.priority >= 0],
-        [aside for aside in asides if aside.letter.priority < 0 and is_end],
-        query.next_due_ms(database, id, now_ms),
+        [aside for aside in asides if aside.message.priority >= 0],
+        [aside for aside in asides if aside.message.priority < 0 and is_end],
+        query.next_deferred_ms(database, id, now_ms),
     )
 
 
 def _look_at_pages(
-    database: Database, queue: str, id: int, frontier: QueuePosition, segments: int
-) -> tuple[list[InPage], bool]:
+    database: StoreConnection, queue: str, id: int, frontier: QueuePosition, segments: int
+) -> tuple[list[InboxBatch], bool]:
     """About as many pages as have so many messages; and whether there are no more."""
-    pages: list[InPage] = []
+    pages: list[InboxBatch] = []
     after, limit = frontier.page - 1, _PAGES_AT_FIRST
     while True:
-        more = query.read_inbox(database, queue, id, after, limit)
+        more = query.read_inbox_batches(database, queue, id, after, limit)
         pages += more
         if len(more) < limit:
             return pages, True
@@ -125,9 +127,9 @@ def _look_at_pages(
 class ExpiredMessages(msgspec.Struct):
     """Messages that were found too late."""
 
-    pages: list[tuple[InPage, list[int]]]
+    pages: list[tuple[InboxBatch, list[int]]]
     """Indexes of messages in their pages."""
-    asides: list[AsideLetter]
+    asides: list[DeferredMessage]
 
     def __bool__(self) -> bool:
         return bool(self.pages or self.asides)
@@ -138,37 +140,37 @@ def find_expired(snapshot: QueueSnapshot, frontier: QueuePosition, now_ms: int) 
     pages = []
     for page in snapshot.pages:
         start = frontier.start if page.id == frontier.page else 0
-        latest_ms = now_ms - page.ahead_ms
+        latest_ms = now_ms - page.clock_skew_ms
         late = [
             index
-            for index, letter in enumerate(page.letters)
+            for index, letter in enumerate(page.messages)
             if letter.expires_ms and letter.expires_ms <= latest_ms
         ]
-        if late := [index for index in late if index >= start and not page.done >> index & 1]:
+        if late := [index for index in late if index >= start and not page.done_bits >> index & 1]:
             pages.append((page, late))
     asides = [
         aside
         for aside in (*snapshot.urgent, *snapshot.patient)
-        if 0 < aside.letter.expires_ms <= now_ms - aside.ahead_ms
+        if 0 < aside.message.expires_ms <= now_ms - aside.clock_skew_ms
     ]
     return ExpiredMessages(pages, asides)
 
 
-def bury(ledger: Ledger, queue: int, expired: ExpiredMessages) -> None:
+def bury(ledger: StoreTables, queue: int, expired: ExpiredMessages) -> None:
     """Make dead letters of them."""
     for page, late in expired.pages:
         bits = sum(1 << index for index in late)
-        if ledger.queues.finish_some(queue, page.id, page.received_ms, bits):
+        if ledger.queues.mark_range_done(queue, page.id, page.received_ms, bits):
             for index in late:
-                _bury(ledger, page.sender, page.letters[index], 0)
+                _bury(ledger, page.sender, page.messages[index], 0)
     for aside in expired.asides:
-        ledger.queues.finish_aside(aside, ledger.now_ms)
-        _bury(ledger, aside.sender, aside.letter, aside.failures)
+        ledger.queues.delete_deferred(aside, ledger.now_ms)
+        _bury(ledger, aside.sender, aside.message, aside.failures)
 
 
-def _bury(ledger: Ledger, sender: str, letter: StoredMessage, failures: int) -> None:
+def _bury(ledger: StoreTables, sender: str, letter: StoredMessage, failures: int) -> None:
     detail = "it expired before it was read"
-    ledger.dead.add_inbound(
+    ledger.dead_letters.add_inbound(
         sender, letter, DeadLetterReason.EXPIRED, detail, failures, ledger.now_ms
     )
 
@@ -179,8 +181,8 @@ def _bury(ledger: Ledger, sender: str, letter: StoredMessage, failures: int) -> 
 class QueueSplit(NamedTuple):
     """What one split has."""
 
-    stretch: Stretch
-    bundles: list[Bundle]
+    stretch: MessageRange
+    bundles: list[SenderMessages]
     segments: int
     size: int
     behind: QueuePosition | None
@@ -188,7 +190,7 @@ class QueueSplit(NamedTuple):
 
 
 class _OpenPage(NamedTuple):
-    page: InPage
+    page: InboxBatch
     start: int
     letters: list[StoredMessage]
 
@@ -210,19 +212,21 @@ class QueueSplitPlanner:
         if not self._has_more:
             yield from self._cut_asides(snapshot.patient)
 
-    def _cut_asides(self, asides: Sequence[AsideLetter]) -> Iterator[QueueSplit]:
+    def _cut_asides(self, asides: Sequence[DeferredMessage]) -> Iterator[QueueSplit]:
         asides = asides[: max(self._left, 0)]
         self._left -= len(asides)
         if asides:
-            stretch = AsideStretch(
+            stretch = DeferredSet(
                 self._queue,
                 [aside.id for aside in asides],
                 max(aside.received_ms for aside in asides),
             )
-            bundles = [(aside.sender, [aside.letter]) for aside in asides]
+            bundles = [(aside.sender, [aside.message]) for aside in asides]
             yield QueueSplit(stretch, bundles, len(asides), _size(bundles), None)
 
-    def _cut_pages(self, pages: Sequence[InPage], frontier: QueuePosition) -> Iterator[QueueSplit]:
+    def _cut_pages(
+        self, pages: Sequence[InboxBatch], frontier: QueuePosition
+    ) -> Iterator[QueueSplit]:
         """Whole pages as many as are wanted; of the first one, so many messages as are wanted."""
         unfinished_pages = list(_unfinished_of(pages, frontier))
         if unfinished_pages and self._left > 0:
@@ -237,13 +241,15 @@ class QueueSplitPlanner:
         page, letters = first.page, first.letters[: self._left]
         self._left -= len(letters)
         left = [
-            index for index in range(first.start, len(page.letters)) if not page.done >> index & 1
+            index
+            for index in range(first.start, len(page.messages))
+            if not page.done_bits >> index & 1
         ][len(letters) :]
-        stop = left[0] if left else len(page.letters)
+        stop = left[0] if left else len(page.messages)
         self._has_more = bool(left)
         bundles = [(page.sender, letters)]
         return QueueSplit(
-            PageStretch(self._queue, page.id, page.id, page.received_ms, first.start, stop),
+            BatchRange(self._queue, page.id, page.id, page.received_ms, first.start, stop),
             bundles,
             len(letters),
             _size(bundles),
@@ -272,7 +278,7 @@ class QueueSplitPlanner:
         first, last = together[0].page.id, together[-1].page.id
         received_ms = max(open_page.page.received_ms for open_page in together)
         return QueueSplit(
-            PageStretch(self._queue, first, last, received_ms),
+            BatchRange(self._queue, first, last, received_ms),
             [(open_page.page.sender, open_page.letters) for open_page in together],
             sum(len(open_page.letters) for open_page in together),
             sum(open_page.page.size for open_page in together),
@@ -280,12 +286,12 @@ class QueueSplitPlanner:
         )
 
 
-def _unfinished_of(pages: Iterable[InPage], frontier: QueuePosition) -> Iterator[_OpenPage]:
+def _unfinished_of(pages: Iterable[InboxBatch], frontier: QueuePosition) -> Iterator[_OpenPage]:
     for page in pages:
         start = frontier.start if page.id == frontier.page else 0
-        if letters := unfinished(page.letters, page.done, start):
+        if letters := unfinished(page.messages, page.done_bits, start):
             yield _OpenPage(page, start, letters)
 
 
-def _size(bundles: Iterable[Bundle]) -> int:
+def _size(bundles: Iterable[SenderMessages]) -> int:
     return sum(len(letter.body) for _, letters in bundles for letter in letters)

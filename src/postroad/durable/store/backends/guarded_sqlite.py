@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from postroad.core.errors import UsageError
-
-from .guarded_connection import GuardedConnection, GuardedCursor
+from postroad.durable.store.guarded_connection import GuardedConnection, GuardedCursor
 
 _NOT_CODE = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _OR_ROLLBACK = re.compile(r"\b(?:INSERT|UPDATE)\s+OR\s+ROLLBACK\b", re.IGNORECASE)

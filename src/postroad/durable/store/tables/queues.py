@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from postroad.durable.store.backends.backend import StoreConnection
 from postroad.durable.stored_messages import (
     NEVER_MS,
     StoredMessage,
@@ -14,20 +15,17 @@ from postroad.durable.stored_messages import (
     encode_stored_message,
 )
 
-from .database import Database
 from .queries import count_pending, sizes_by_sender
-from .rows import AsideLetter, InPage
-from .seals import seal
-from .stretches import PageStretch, Stretch, bits_between
-from .texts import storable
+from .ranges import BatchRange, MessageRange, bits_between
+from .rows import DeferredMessage, InboxBatch, add_checksum, sanitize_text
 
 _NUMBERED = ("postroad_inbox", "postroad_aside", "postroad_queues", "postroad_streams")
 
 
-class Queues:
+class QueueTable:
     """Adds to and removes from the queues of a store."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: StoreConnection) -> None:
         self.database = database
         # As the next commit will leave them; forgotten when one fails.
         self._ids: dict[str, int] | None = None
@@ -35,14 +33,14 @@ class Queues:
         # process lives, because those who read the tables remember how far they have come.
         self._next_ids = {table: _first_free_id(database, table) for table in _NUMBERED}
         # Pages that changed in this commit, with what they were before.
-        self._changed: dict[int, tuple[InPage, int]] = {}
+        self._changed: dict[int, tuple[InboxBatch, int]] = {}
         # Told of pages as soon as it is known that they will be written.
-        self.on_arriving: Callable[[InPage], None] = lambda page: None
+        self.on_precommit: Callable[[InboxBatch], None] = lambda batch: None
         # For whoever waits for it: what is new in this commit, and by how many bytes each sender
         # has more or less here.
-        self.arrived: list[InPage] = []
-        self.set_aside_in: dict[str, None] = {}
-        self.held: dict[str, int] = {}
+        self.inbox_batches: list[InboxBatch] = []
+        self.deferred_queues: dict[str, None] = {}
+        self.bytes_by_sender: dict[str, int] = {}
 
     # Names and numbers.
 
@@ -70,14 +68,14 @@ class Queues:
         self._next_ids[table] = id + 1
         return id
 
-    def store_letters(
+    def store_messages(
         self,
         sender: str,
-        letters: Sequence[StoredMessage],
-        ahead_ms: int,
+        messages: Sequence[StoredMessage],
+        clock_skew_ms: int,
         now_ms: int,
         *,
-        page: bytes | None = None,
+        batch: bytes | None = None,
         is_early: bool = False,
     ) -> None:
         """Put letters into their queues.
@@ -91,170 +89,172 @@ class Queues:
             is_early: whether they may be told of before they are committed.
         """
         by_queue: dict[str, list[StoredMessage]] = {}
-        for letter in letters:
-            if letter.is_fifo:
-                by_queue.setdefault(letter.queue, []).append(letter)
+        for message in messages:
+            if message.is_fifo:
+                by_queue.setdefault(message.queue, []).append(message)
             else:
-                self._set_aside_new(sender, letter, ahead_ms, now_ms)
+                self._defer_new(sender, message, clock_skew_ms, now_ms)
         for together in by_queue.values():
-            is_whole = page is not None and len(together) == len(letters)
-            data = page if is_whole and page is not None else encode_batch(together)
-            arrived = self.page_of(sender, together, len(data), ahead_ms, now_ms)
+            is_whole = batch is not None and len(together) == len(messages)
+            data = batch if is_whole and batch is not None else encode_batch(together)
+            inbox_batch = self.build_batch(sender, together, len(data), clock_skew_ms, now_ms)
             if is_early:
-                self.on_arriving(arrived)
-            self.store_page(arrived, data)
+                self.on_precommit(inbox_batch)
+            self.store_batch(inbox_batch, data)
 
-    def knows(self, queue: str) -> bool:
+    def is_cached(self, queue: str) -> bool:
         """Whether memory has the number of a queue."""
         return self._ids is not None and queue in self._ids
 
-    def page_of(
-        self, sender: str, letters: list[StoredMessage], size: int, ahead_ms: int, now_ms: int
-    ) -> InPage:
+    def build_batch(
+        self, sender: str, messages: list[StoredMessage], size: int, clock_skew_ms: int, now_ms: int
+    ) -> InboxBatch:
         """A new page of letters that are all for one queue."""
         id = self.next_id("postroad_inbox")
-        return InPage(id, letters[0].queue, sender, letters, size, ahead_ms, now_ms)
+        return InboxBatch(id, messages[0].queue, sender, messages, size, clock_skew_ms, now_ms)
 
-    def store_page(self, page: InPage, data: bytes) -> None:
+    def store_batch(self, batch: InboxBatch, data: bytes) -> None:
         """Write a page, whose letters these bytes are."""
         self.database.execute(
             "INSERT INTO postroad_inbox"
             " (id, queue, sender, size, pending, received_ms, ahead_ms, letters)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                page.id,
-                self.queue_id(page.queue),
-                page.sender,
-                page.size,
-                len(page.letters),
-                page.received_ms,
-                page.ahead_ms,
-                seal(data),
+                batch.id,
+                self.queue_id(batch.queue),
+                batch.sender,
+                batch.size,
+                len(batch.messages),
+                batch.received_ms,
+                batch.clock_skew_ms,
+                add_checksum(data),
             ),
         )
-        self.arrived.append(page)
-        self._count(page.sender, page.size)
+        self.inbox_batches.append(batch)
+        self._count(batch.sender, batch.size)
 
     # Handling.
 
-    def finish(self, page: InPage, letters: int) -> None:
+    def mark_done(self, batch: InboxBatch, messages: int) -> None:
         """Letters of a page are done with, each of them a bit."""
-        if page.id not in self._changed:
-            self._changed[page.id] = (page, page.done)
-        page.done |= letters
+        if batch.id not in self._changed:
+            self._changed[batch.id] = (batch, batch.done_bits)
+        batch.done_bits |= messages
 
-    def confirm(self, page: InPage) -> int | None:
+    def refresh(self, batch: InboxBatch) -> int | None:
         """Correct a page in memory by what is stored; the bits of what is done with there.
 
         None if the store does not have it any more.
         """
         rows = self.database.execute(
             "SELECT done FROM postroad_inbox WHERE id = ? AND received_ms = ?",
-            (page.id, page.received_ms),
+            (batch.id, batch.received_ms),
         )
         if not rows:
             return None
         stored = 0 if rows[0][0] is None else int.from_bytes(rows[0][0])
-        _, before = self._changed.get(page.id, (page, page.done))
+        _, before = self._changed.get(batch.id, (batch, batch.done_bits))
         # What this commit did with it is kept.
-        new = page.done & ~before
-        page.done = stored | new
+        new = batch.done_bits & ~before
+        batch.done_bits = stored | new
         if new:
-            self._changed[page.id] = (page, stored)
-        return page.done
+            self._changed[batch.id] = (batch, stored)
+        return batch.done_bits
 
-    def confirm_aside(self, aside: AsideLetter) -> bool:
+    def refresh_deferred(self, deferred: DeferredMessage) -> bool:
         """Correct a letter set aside by what is stored; False if it is not there any more."""
         rows = self.database.execute(
             "SELECT holds_key, failures FROM postroad_aside WHERE id = ? AND received_ms = ?",
-            (aside.id, aside.received_ms),
+            (deferred.id, deferred.received_ms),
         )
         for holds_key, failures in rows:
-            aside.holds_key, aside.failures = bool(holds_key), failures
+            deferred.blocks_key, deferred.failures = bool(holds_key), failures
         return bool(rows)
 
-    def finish_aside(self, aside: AsideLetter, now_ms: int) -> None:
+    def delete_deferred(self, deferred: DeferredMessage, now_ms: int) -> None:
         """A letter set aside is done with; the next one of its key may go."""
         for (size,) in self.database.execute(
-            "DELETE FROM postroad_aside WHERE id = ? RETURNING LENGTH(letter)", (aside.id,)
+            "DELETE FROM postroad_aside WHERE id = ? RETURNING LENGTH(letter)", (deferred.id,)
         ):
-            self._count(aside.sender, -size)
-        if aside.holds_key:
-            self._wake_first(self.queue_id(aside.queue), aside.letter.key, now_ms)
-            self.set_aside_in[aside.queue] = None
+            self._count(deferred.sender, -size)
+        if deferred.blocks_key:
+            self._release_key_head(self.queue_id(deferred.queue), deferred.message.key, now_ms)
+            self.deferred_queues[deferred.queue] = None
 
-    def _set_aside_new(
-        self, sender: str, letter: StoredMessage, ahead_ms: int, now_ms: int
+    def _defer_new(
+        self, sender: str, message: StoredMessage, clock_skew_ms: int, now_ms: int
     ) -> None:
-        due_ms = letter.deliver_at_ms + ahead_ms if letter.deliver_at_ms else now_ms
-        self.set_aside(
-            AsideLetter(0, letter.queue, sender, letter, due_ms, False, 0, ahead_ms, now_ms)
+        due_ms = message.deliver_at_ms + clock_skew_ms if message.deliver_at_ms else now_ms
+        self.defer(
+            DeferredMessage(
+                0, message.queue, sender, message, due_ms, False, 0, clock_skew_ms, now_ms
+            )
         )
 
-    def set_aside(self, aside: AsideLetter) -> None:
+    def defer(self, deferred: DeferredMessage) -> None:
         """Keep a letter by itself, to have its turn when it is due."""
-        aside.id = self.next_id("postroad_aside")
-        letter, data = aside.letter, seal(encode_stored_message(aside.letter))
+        deferred.id = self.next_id("postroad_aside")
+        message, data = deferred.message, add_checksum(encode_stored_message(deferred.message))
         self.database.execute(
             "INSERT INTO postroad_aside (id, queue, sender, key, priority, due_ms, holds_key,"
             " failures, error, received_ms, ahead_ms, letter)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                aside.id,
-                self.queue_id(aside.queue),
-                aside.sender,
-                letter.key,
-                letter.priority,
-                aside.due_ms,
-                int(aside.holds_key),
-                aside.failures,
-                storable(aside.error),
-                aside.received_ms,
-                aside.ahead_ms,
+                deferred.id,
+                self.queue_id(deferred.queue),
+                deferred.sender,
+                message.key,
+                message.priority,
+                deferred.due_ms,
+                int(deferred.blocks_key),
+                deferred.failures,
+                sanitize_text(deferred.error),
+                deferred.received_ms,
+                deferred.clock_skew_ms,
                 data,
             ),
         )
-        self._count(aside.sender, len(data))
-        self._ensure_head(aside)
-        self.set_aside_in[aside.queue] = None
+        self._count(deferred.sender, len(data))
+        self._ensure_key_head(deferred)
+        self.deferred_queues[deferred.queue] = None
 
-    def postpone(self, aside: AsideLetter) -> None:
+    def reschedule(self, deferred: DeferredMessage) -> None:
         """Write down that a letter set aside waits again."""
         self.database.execute(
             "UPDATE postroad_aside SET due_ms = ?, holds_key = ?, failures = ?, error = ?"
             " WHERE id = ?",
             (
-                aside.due_ms,
-                int(aside.holds_key),
-                aside.failures,
-                storable(aside.error),
-                aside.id,
+                deferred.due_ms,
+                int(deferred.blocks_key),
+                deferred.failures,
+                sanitize_text(deferred.error),
+                deferred.id,
             ),
         )
-        self._ensure_head(aside)
-        self.set_aside_in[aside.queue] = None
+        self._ensure_key_head(deferred)
+        self.deferred_queues[deferred.queue] = None
 
-    def _ensure_head(self, aside: AsideLetter) -> None:
+    def _ensure_key_head(self, deferred: DeferredMessage) -> None:
         """If no letter of a key is on its way that others of it wait for, the first one goes."""
-        if aside.due_ms < NEVER_MS:
+        if deferred.due_ms < NEVER_MS:
             return
-        queue, key = self.queue_id(aside.queue), aside.letter.key
+        queue, key = self.queue_id(deferred.queue), deferred.message.key
         rows = self.database.execute(
             "SELECT 1 FROM postroad_aside WHERE queue = ? AND key = ? AND holds_key = 1"
             " AND due_ms < ? LIMIT 1",
             (queue, key, NEVER_MS),
         )
         if not rows:
-            self._wake_first(queue, key, 0)
+            self._release_key_head(queue, key, 0)
 
-    def _wake_first(self, queue: int, key: str | None, due_ms: int) -> None:
+    def _release_key_head(self, queue: int, key: str | None, due_ms: int) -> None:
         self.database.execute(
             "UPDATE postroad_aside SET due_ms = ? WHERE id = (SELECT MIN(id) FROM"
             " postroad_aside WHERE queue = ? AND key = ? AND holds_key = 1)",
             (due_ms, queue, key),
         )
 
-    def release_forgotten(self, queue: str) -> None:
+    def release_orphaned_keys(self, queue: str) -> None:
         """Let the first letter of each key go that waits for one that is not there."""
         self.database.execute(
             "UPDATE postroad_aside SET due_ms = 0 WHERE id IN (SELECT MIN(id) FROM postroad_aside"
@@ -269,7 +269,7 @@ class Queues:
             (int(is_paused), self.queue_id(queue)),
         )
 
-    def release_held(self, queue: str) -> None:
+    def release_blocked(self, queue: str) -> None:
         """Let all letters go that wait for others of their key: order does not matter any more."""
         self.database.execute(
             "UPDATE postroad_aside SET holds_key = 0,"
@@ -280,26 +280,33 @@ class Queues:
 
     # Stretches, for those who have a queue for themselves.
 
-    def take_out(self, stretch: Stretch) -> None:
+    def delete_range(self, message_range: MessageRange) -> None:
         """The letters of a stretch are done with, as far as they are there."""
-        if not isinstance(stretch, PageStretch):
-            for id in stretch.ids:
+        if not isinstance(message_range, BatchRange):
+            for id in message_range.ids:
                 self._delete(
                     "DELETE FROM postroad_aside WHERE id = ? AND queue = ? AND received_ms <= ?"
                     " RETURNING sender, LENGTH(letter)",
-                    (id, stretch.queue, stretch.received_ms),
+                    (id, message_range.queue, message_range.received_ms),
                 )
-        elif stretch.stop is not None:
-            bits = bits_between(stretch.start, stretch.stop)
-            self.finish_some(stretch.queue, stretch.first, stretch.received_ms, bits)
+        elif message_range.stop is not None:
+            bits = bits_between(message_range.start, message_range.stop)
+            self.mark_range_done(
+                message_range.queue, message_range.first, message_range.received_ms, bits
+            )
         else:
             self._delete(
                 "DELETE FROM postroad_inbox WHERE queue = ? AND id BETWEEN ? AND ?"
                 " AND received_ms <= ? RETURNING sender, size",
-                (stretch.queue, stretch.first, stretch.last, stretch.received_ms),
+                (
+                    message_range.queue,
+                    message_range.first,
+                    message_range.last,
+                    message_range.received_ms,
+                ),
             )
 
-    def finish_some(self, queue: int, page: int, received_ms: int, bits: int) -> bool:
+    def mark_range_done(self, queue: int, batch: int, received_ms: int, bits: int) -> bool:
         """Some letters of a page are done with; False if it is not there any more.
 
         Goes by what is stored, and not by a page in memory as `finish` does.
@@ -307,7 +314,7 @@ class Queues:
         rows = self.database.execute(
             "SELECT pending, done FROM postroad_inbox"
             " WHERE id = ? AND queue = ? AND received_ms <= ?",
-            (page, queue, received_ms),
+            (batch, queue, received_ms),
         )
         for pending, data in rows:
             before = 0 if data is None else int.from_bytes(data)
@@ -316,11 +323,11 @@ class Queues:
             if remaining:
                 self.database.execute(
                     "UPDATE postroad_inbox SET done = ?, pending = ? WHERE id = ?",
-                    (done.to_bytes((done.bit_length() + 7) // 8), remaining, page),
+                    (done.to_bytes((done.bit_length() + 7) // 8), remaining, batch),
                 )
             else:
                 self._delete(
-                    "DELETE FROM postroad_inbox WHERE id = ? RETURNING sender, size", (page,)
+                    "DELETE FROM postroad_inbox WHERE id = ? RETURNING sender, size", (batch,)
                 )
         return bool(rows)
 
@@ -339,41 +346,41 @@ class Queues:
         return count
 
     def _count(self, sender: str, size: int) -> None:
-        self.held[sender] = self.held.get(sender, 0) + size
+        self.bytes_by_sender[sender] = self.bytes_by_sender.get(sender, 0) + size
 
     # The end of a commit.
 
     def flush(self) -> None:
         """Write down which letters of which pages are done with."""
-        for page, _ in self._changed.values():
-            pending = page.pending
+        for batch, _ in self._changed.values():
+            pending = batch.pending
             if pending:
                 self.database.execute(
                     "UPDATE postroad_inbox SET done = ?, pending = ? WHERE id = ?",
-                    (page.done.to_bytes((len(page.letters) + 7) // 8), pending, page.id),
+                    (batch.done_bits.to_bytes((len(batch.messages) + 7) // 8), pending, batch.id),
                 )
             else:
                 # It may be gone already, if the queue was purged.
                 for (size,) in self.database.execute(
-                    "DELETE FROM postroad_inbox WHERE id = ? RETURNING size", (page.id,)
+                    "DELETE FROM postroad_inbox WHERE id = ? RETURNING size", (batch.id,)
                 ):
-                    self._count(page.sender, -size)
+                    self._count(batch.sender, -size)
 
-    def keep(self) -> None:
+    def on_committed(self) -> None:
         """The commit happened, and what it brought was taken."""
         self._changed.clear()
-        self.arrived, self.set_aside_in, self.held = [], {}, {}
+        self.inbox_batches, self.deferred_queues, self.bytes_by_sender = [], {}, {}
 
-    def forget(self) -> None:
+    def on_rolled_back(self) -> None:
         """Drop what is only in memory: the commit failed."""
-        for page, done in self._changed.values():
-            page.done = done
+        for batch, done in self._changed.values():
+            batch.done_bits = done
         self._changed.clear()
         self._ids = None
-        self.arrived.clear()
-        self.set_aside_in.clear()
-        self.held.clear()
+        self.inbox_batches.clear()
+        self.deferred_queues.clear()
+        self.bytes_by_sender.clear()
 
 
-def _first_free_id(database: Database, table: str) -> int:
+def _first_free_id(database: StoreConnection, table: str) -> int:
     return int(database.execute(f"SELECT COALESCE(MAX(id), 0) + 1 FROM {table}")[0][0])

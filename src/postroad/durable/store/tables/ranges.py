@@ -12,13 +12,13 @@ from typing import TypeAlias
 
 import msgspec
 
+from postroad.durable.store.backends.backend import StoreConnection
 from postroad.durable.stored_messages import StoredMessage, decode_batch, decode_stored_message
 
-from .database import Database
-from .seals import unseal
+from .rows import strip_checksum
 
 
-class PageStretch(msgspec.Struct, frozen=True, tag="pages"):
+class BatchRange(msgspec.Struct, frozen=True, tag="pages"):
     """Pages in a row, or some letters of one page."""
 
     queue: int
@@ -31,7 +31,7 @@ class PageStretch(msgspec.Struct, frozen=True, tag="pages"):
     """Index behind the last one; None if it has all letters of its pages."""
 
 
-class AsideStretch(msgspec.Struct, frozen=True, tag="asides"):
+class DeferredSet(msgspec.Struct, frozen=True, tag="asides"):
     """Letters that were set aside."""
 
     queue: int
@@ -39,68 +39,69 @@ class AsideStretch(msgspec.Struct, frozen=True, tag="asides"):
     received_ms: int
 
 
-Stretch: TypeAlias = PageStretch | AsideStretch
-Bundle: TypeAlias = tuple[str, list[StoredMessage]]
+MessageRange: TypeAlias = BatchRange | DeferredSet
+SenderMessages: TypeAlias = tuple[str, list[StoredMessage]]
 """A sender, and letters of it that are in a row."""
 
 
-def read_stretch(database: Database, stretch: Stretch) -> list[Bundle]:
+def read_range(database: StoreConnection, message_range: MessageRange) -> list[SenderMessages]:
     """The letters of a stretch, in order; none if they were taken out or purged."""
-    if isinstance(stretch, PageStretch):
-        return _read_pages(database, stretch)
-    return _read_asides(database, stretch)
+    if isinstance(message_range, BatchRange):
+        return _read_batches(database, message_range)
+    return _read_deferred(database, message_range)
 
 
-def _read_pages(database: Database, stretch: PageStretch) -> list[Bundle]:
+def _read_batches(database: StoreConnection, message_range: BatchRange) -> list[SenderMessages]:
     rows = database.execute(
         "SELECT sender, letters, done FROM postroad_inbox"
         " WHERE queue = ? AND id BETWEEN ? AND ? AND received_ms <= ? ORDER BY id",
-        (stretch.queue, stretch.first, stretch.last, stretch.received_ms),
+        (message_range.queue, message_range.first, message_range.last, message_range.received_ms),
     )
     return [
         (
             sender,
             unfinished(
-                decode_batch(unseal(bytes(letters))),
+                decode_batch(strip_checksum(bytes(messages))),
                 0 if done is None else int.from_bytes(done),
-                stretch.start,
-                stretch.stop,
+                message_range.start,
+                message_range.stop,
             ),
         )
-        for sender, letters, done in rows
+        for sender, messages, done in rows
     ]
 
 
 def unfinished(
-    letters: list[StoredMessage], done: int, start: int = 0, stop: int | None = None
+    messages: list[StoredMessage], done: int, start: int = 0, stop: int | None = None
 ) -> list[StoredMessage]:
     """Those letters of a page, from one index to another, that are not done with."""
     if not done:
-        return letters if start == 0 and stop is None else letters[start:stop]
-    selected = enumerate(letters[start:stop], start)
-    return [letter for index, letter in selected if not done >> index & 1]
+        return messages if start == 0 and stop is None else messages[start:stop]
+    selected = enumerate(messages[start:stop], start)
+    return [message for index, message in selected if not done >> index & 1]
 
 
-def _read_asides(database: Database, stretch: AsideStretch) -> list[Bundle]:
-    bundles: list[Bundle] = []
-    for id in stretch.ids:
+def _read_deferred(database: StoreConnection, message_range: DeferredSet) -> list[SenderMessages]:
+    bundles: list[SenderMessages] = []
+    for id in message_range.ids:
         rows = database.execute(
             "SELECT sender, letter FROM postroad_aside"
             " WHERE id = ? AND queue = ? AND received_ms <= ?",
-            (id, stretch.queue, stretch.received_ms),
+            (id, message_range.queue, message_range.received_ms),
         )
         bundles += (
-            (sender, [decode_stored_message(unseal(bytes(letter)))]) for sender, letter in rows
+            (sender, [decode_stored_message(strip_checksum(bytes(message)))])
+            for sender, message in rows
         )
     return bundles
 
 
-def last_page(database: Database, stretch: PageStretch) -> int | None:
+def last_batch(database: StoreConnection, message_range: BatchRange) -> int | None:
     """The last page of a stretch that is there; None if none is."""
     rows = database.execute(
         "SELECT MAX(id) FROM postroad_inbox"
         " WHERE queue = ? AND id BETWEEN ? AND ? AND received_ms <= ?",
-        (stretch.queue, stretch.first, stretch.last, stretch.received_ms),
+        (message_range.queue, message_range.first, message_range.last, message_range.received_ms),
     )
     return None if rows[0][0] is None else int(rows[0][0])
 

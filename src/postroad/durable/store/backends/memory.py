@@ -10,12 +10,12 @@ from random import Random
 from typing import Any
 
 from postroad.core.errors import StoreLockedError, StoreUnavailableError
+from postroad.durable.store.store import Store
+from postroad.durable.store.worker_threads import ExecutorThreadRunner
 
-from .database import Backend, Database, Row
+from .backend import DatabaseBackend, DatabaseRow, StoreConnection
 from .guarded_sqlite import GuardedSqliteConnection, unguarded
-from .sqlite import TYPES, SqliteDatabase, check_integrity
-from .store import Store
-from .threads import ExecutorThread
+from .sqlite import COLUMN_TYPES, SqliteStoreConnection, check_integrity
 
 
 class MemoryDisk:
@@ -106,7 +106,7 @@ class MemoryDisk:
         return self._connection.cursor().execute(statement)
 
 
-class MemoryDatabase(SqliteDatabase):
+class MemoryStoreConnection(SqliteStoreConnection):
     """A connection to a disk in memory."""
 
     def __init__(self, disk: MemoryDisk) -> None:
@@ -114,11 +114,11 @@ class MemoryDatabase(SqliteDatabase):
         self._disk = disk
 
     @property
-    def _is_cut_off(self) -> bool:
-        return self._lent is not self._disk.connection
+    def _is_disconnected(self) -> bool:
+        return self._leased is not self._disk.connection
 
-    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        if self._is_cut_off:
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[DatabaseRow]:
+        if self._is_disconnected:
             raise StoreUnavailableError(
                 "store in memory cannot be used now: the connection is lost"
             )
@@ -149,27 +149,27 @@ class MemoryDatabase(SqliteDatabase):
         super().commit()
 
     def close(self) -> None:
-        if self._is_cut_off:
+        if self._is_disconnected:
             self._connection.close()
         else:
             # The disk stays.
             self.rollback()
 
 
-class MemoryBackend(Backend):
+class MemoryBackend(DatabaseBackend):
     """A disk in memory, as a store sees it."""
 
-    types = TYPES
+    column_types = COLUMN_TYPES
 
     def __init__(self, disk: MemoryDisk) -> None:
         self._disk = disk
-        self._database = MemoryDatabase(disk)
+        self._database = MemoryStoreConnection(disk)
         self._roles: list[str] = []
 
-    look_after_s = 0.0
+    idle_check_s = 0.0
 
     @property
-    def sync_s(self) -> float:
+    def simulated_sync_s(self) -> float:
         return self._disk.sync_s
 
     def exists(self) -> bool:
@@ -183,24 +183,24 @@ class MemoryBackend(Backend):
         self._disk.holders[role] = self
         self._roles.append(role)
 
-    def lock_also(self, role: str, database: Database) -> None:
+    def lock_additional_role(self, role: str, database: StoreConnection) -> None:
         self.lock(role)
 
-    def connect(self) -> MemoryDatabase:
+    def connect(self) -> MemoryStoreConnection:
         # One for all: SQLite keeps a database in memory for a single connection.
-        self._database = MemoryDatabase(self._disk)
+        self._database = MemoryStoreConnection(self._disk)
         return self._database
 
-    def exclude_others(self, database: Database) -> None:
+    def lock_schema(self, database: StoreConnection) -> None:
         """All use one connection."""
 
-    def connect_reader(self) -> MemoryDatabase:
+    def connect_reader(self) -> MemoryStoreConnection:
         return self._database
 
-    def check(self, database: Database) -> None:
+    def check(self, database: StoreConnection) -> None:
         check_integrity(database, "in memory")
 
-    def note(self, role: str, commits: int) -> None:
+    def record_commits(self, role: str, commits: int) -> None:
         """There is no place beside the data."""
 
     def unlock(self) -> None:
@@ -218,4 +218,4 @@ class MemoryStore(Store):
     """A store for tests. Give it a disk to have its data survive."""
 
     def __init__(self, disk: MemoryDisk | None = None) -> None:
-        super().__init__(MemoryBackend(disk or MemoryDisk()), ExecutorThread)
+        super().__init__(MemoryBackend(disk or MemoryDisk()), ExecutorThreadRunner)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from postroad.core.errors import StoreError, StoreLockedError, StoreMismatchError
 from postroad.durable.config import DurableQueuesConfig
+from postroad.durable.store.backends.backend import DatabaseBackend, StoreConnection, close_quietly
 from postroad.durable.stored_messages import (
     StoredMessage,
     decode_batch,
@@ -15,24 +16,23 @@ from postroad.durable.stored_messages import (
     join_batch,
 )
 
-from .database import Backend, Database, close_quietly
-from .dead import DeadLetters
-from .outbox import Outbox
-from .queues import Queues
-from .rows import InPage, OutPage
+from .dead_letters import DeadLetterTable
+from .outbox import OutboxTable
+from .queues import QueueTable
+from .rows import InboxBatch, OutboxBatch
 from .schema import MIGRATIONS, read_meta, write_meta
-from .streams import Streams
+from .streams import StreamTable
 
 _SCHEMA = str(len(MIGRATIONS))
 # A commit can happen only if the one before it is the last of this process in the database, and
 # nobody has brought the tables up to date since. One statement checks that, and marks this one.
-_MARK = (
+_ADVANCE_MARK = (
     "UPDATE postroad_meta SET value = ? WHERE name = ? AND value = ?"
     " AND ? = (SELECT value FROM postroad_meta WHERE name = 'schema')"
 )
 
 
-class Displaced(Exception):
+class DisplacedError(Exception):
     """What this process remembers is not what the database has: it must not go on.
 
     Attributes:
@@ -44,7 +44,7 @@ class Displaced(Exception):
         self.failure = failure
 
 
-def sign_in(database: Database, role: str) -> None:
+def register_process(database: StoreConnection, role: str) -> None:
     """Note who works on the store from now on; whoever did so before can commit nothing more."""
     write_meta(database, f"process.{role}", os.urandom(8).hex())
     count = _count_of(read_meta(database, f"commits.{role}"))
@@ -55,45 +55,62 @@ def _count_of(mark: str | None) -> int:
     return 0 if mark is None else int(mark.partition(" ")[0])
 
 
-class News:
+class CommitEvent:
     """What a commit brought, for those who wait for it."""
 
-    __slots__ = ("appended", "arrived", "dead", "held", "set_aside_in")
+    __slots__ = (
+        "bytes_by_sender",
+        "dead_letter_bytes_by_sender",
+        "deferred_queues",
+        "inbox_batches",
+        "outbox_batches",
+    )
 
-    def __init__(self, outbox: Outbox, queues: Queues, dead: DeadLetters) -> None:
-        self.appended: list[tuple[str, OutPage]] = outbox.appended
-        self.arrived: list[InPage] = queues.arrived
-        self.set_aside_in: dict[str, None] = queues.set_aside_in
-        self.held: dict[str, int] = queues.held
-        self.dead: dict[str, int] = dead.held
+    def __init__(self, outbox: OutboxTable, queues: QueueTable, dead: DeadLetterTable) -> None:
+        self.outbox_batches: list[tuple[str, OutboxBatch]] = outbox.added_batches
+        self.inbox_batches: list[InboxBatch] = queues.inbox_batches
+        self.deferred_queues: dict[str, None] = queues.deferred_queues
+        self.bytes_by_sender: dict[str, int] = queues.bytes_by_sender
+        self.dead_letter_bytes_by_sender: dict[str, int] = dead.bytes_by_sender
 
     @property
-    def is_none(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there is nothing that anybody waits for."""
-        return not (self.appended or self.arrived or self.set_aside_in or self.held or self.dead)
+        return not (
+            self.outbox_batches
+            or self.inbox_batches
+            or self.deferred_queues
+            or self.bytes_by_sender
+            or self.dead_letter_bytes_by_sender
+        )
 
 
-class Ledger:
+class StoreTables:
     """The tables, as one commit after the other changes them. Used by one thread."""
 
     def __init__(
-        self, database: Database, store: bytes, owner: str, role: str, config: DurableQueuesConfig
+        self,
+        database: StoreConnection,
+        store: bytes,
+        owner: str,
+        role: str,
+        config: DurableQueuesConfig,
     ) -> None:
         self.database = database
         self.owner = owner
-        self.dead = DeadLetters(database)
-        self.outbox = Outbox(database, store, config, self.dead)
-        self.queues = Queues(database)
-        self.streams = Streams(database, config, self.queues)
+        self.dead_letters = DeadLetterTable(database)
+        self.outbox = OutboxTable(database, store, config, self.dead_letters)
+        self.queues = QueueTable(database)
+        self.streams = StreamTable(database, config, self.queues)
         self.now_ms = 0
         # Letters of this commit for this node itself.
-        self._to_self: list[bytes] = []
+        self._local_messages: list[bytes] = []
         # Every process that writes counts its own commits.
         self.role = role
-        self._counter = f"commits.{role}"
+        self._mark_key = f"commits.{role}"
         self._process_key = f"process.{role}"
         self._process = read_meta(database, self._process_key)
-        self._mark = read_meta(database, self._counter)
+        self._mark = read_meta(database, self._mark_key)
         # That of the commit under way.
         self._next_mark: str | None = None
         # With the number of an attempt it tells a commit from all others, also from those of a
@@ -107,48 +124,48 @@ class Ledger:
         self.now_ms = now_ms
         mark = f"{self.commits + 1} {self._source}.{self._next_attempt()}"
         self._next_mark = mark
-        parameters = (mark, self._counter, self._mark or "", _SCHEMA)
+        parameters = (mark, self._mark_key, self._mark or "", _SCHEMA)
         self.database.begin()
-        if not self.database.change(_MARK, parameters):
-            raise Displaced(self._explain(self.database))
+        if not self.database.change(_ADVANCE_MARK, parameters):
+            raise DisplacedError(self._displacement_error(self.database))
 
-    def append(self, peer: str, encoded: bytes) -> None:
+    def enqueue(self, peer: str, encoded: bytes) -> None:
         """Add a letter for a peer."""
-        self.append_all(peer, (encoded,))
+        self.enqueue_all(peer, (encoded,))
 
-    def append_all(self, peer: str, encoded: Sequence[bytes]) -> None:
+    def enqueue_all(self, peer: str, encoded: Sequence[bytes]) -> None:
         """Add letters for a peer; those to this node itself go straight into its queues."""
         if peer == self.owner:
-            self._to_self.extend(encoded)
+            self._local_messages.extend(encoded)
         else:
-            self.outbox.append(peer, encoded)
+            self.outbox.enqueue(peer, encoded)
 
-    def append_pages(self, peer: str, pages: Iterable[tuple[int, bytes]]) -> None:
+    def enqueue_batches(self, peer: str, batches: Iterable[tuple[int, bytes]]) -> None:
         """Add letters for a peer that are bound to pages already; each with their number."""
-        for count, page in pages:
+        for count, batch in batches:
             if peer == self.owner:
-                self._store_own(page)
+                self._store_local_batch(batch)
             else:
-                self.outbox.append_page(peer, count, page, self.now_ms)
+                self.outbox.enqueue_batch(peer, count, batch, self.now_ms)
 
-    def _store_own(self, page: bytes) -> None:
-        letters = decode_batch(page)
-        self.queues.store_letters(self.owner, letters, 0, self.now_ms, page=page)
+    def _store_local_batch(self, batch: bytes) -> None:
+        messages = decode_batch(batch)
+        self.queues.store_messages(self.owner, messages, 0, self.now_ms, batch=batch)
 
-    def append_letter(self, peer: str, letter: StoredMessage) -> None:
+    def enqueue_message(self, peer: str, message: StoredMessage) -> None:
         """Add one letter that exists already."""
-        self.append(peer, encode_stored_message(letter))
+        self.enqueue(peer, encode_stored_message(message))
 
-    def seal(self) -> None:
+    def flush(self) -> None:
         """Write what was gathered."""
         self.outbox.flush(self.now_ms)
-        if self._to_self:
-            for encoded in self.outbox.split(self._to_self):
-                self._store_own(join_batch(encoded))
-            self._to_self.clear()
+        if self._local_messages:
+            for encoded in self.outbox.split(self._local_messages):
+                self._store_local_batch(join_batch(encoded))
+            self._local_messages.clear()
         self.queues.flush()
 
-    def has_happened(self, database: Database | None = None) -> bool:
+    def is_last_commit_durable(self, database: StoreConnection | None = None) -> bool:
         """Whether the commit that was begun last is in the database.
 
         Raises:
@@ -156,21 +173,21 @@ class Ledger:
         """
         database = database or self.database
         try:
-            mark = read_meta(database, self._counter)
+            mark = read_meta(database, self._mark_key)
             process = read_meta(database, self._process_key)
             is_known = mark is not None and mark in (self._mark, self._next_mark)
             if is_known and process == self._process:
                 return mark == self._next_mark
-            failure = self._explain(database)
+            failure = self._displacement_error(database)
         except StoreError:
             raise
         except Exception as error:
-            raise Displaced(
+            raise DisplacedError(
                 StoreMismatchError(f"the database has no tables of this store any more: {error}")
             ) from error
-        raise Displaced(failure)
+        raise DisplacedError(failure)
 
-    def _explain(self, database: Database) -> StoreError:
+    def _displacement_error(self, database: StoreConnection) -> StoreError:
         """Why this process cannot go on with what is in the database."""
         if read_meta(database, self._process_key) not in (self._process, None):
             return StoreLockedError(
@@ -182,7 +199,7 @@ class Ledger:
                 f"the store has schema {schema} since another version of Postroad was here, and "
                 f"this one knows {_SCHEMA}; start the node again with that version"
             )
-        count = _count_of(read_meta(database, self._counter))
+        count = _count_of(read_meta(database, self._mark_key))
         if count < self.commits:
             state = f"is {self.commits - count} commits behind what this node committed"
         else:
@@ -192,52 +209,52 @@ class Ledger:
             "node again, and it takes up what the database has"
         )
 
-    def keep(self) -> News:
+    def on_committed(self) -> CommitEvent:
         """The commit happened."""
         self.commits += 1
         self._mark, self._next_mark = self._next_mark, None
-        news = News(self.outbox, self.queues, self.dead)
-        self.outbox.appended, self.dead.held = [], {}
-        self.queues.keep()
-        return news
+        event = CommitEvent(self.outbox, self.queues, self.dead_letters)
+        self.outbox.added_batches, self.dead_letters.bytes_by_sender = [], {}
+        self.queues.on_committed()
+        return event
 
-    def roll_back(self) -> News | None:
+    def roll_back(self) -> CommitEvent | None:
         """Make ready for the next commit; what the last one brought if it happened after all."""
         self.database.rollback()
-        return self._keep_or_forget()
+        return self._resolve_last_commit()
 
-    def _keep_or_forget(self) -> News | None:
-        if self.has_happened():
-            return self.keep()
-        self.forget()
+    def _resolve_last_commit(self) -> CommitEvent | None:
+        if self.is_last_commit_durable():
+            return self.on_committed()
+        self.on_rolled_back()
         return None
 
-    def connect_again(self, backend: Backend) -> News | None:
+    def reconnect(self, backend: DatabaseBackend) -> CommitEvent | None:
         """Go on with another connection; what the last commit brought if it happened after all."""
         close_quietly(self.database)
         try:
             database = backend.connect()
         except StoreLockedError:
             # By what is left of the last connection, or by whoever came after this process.
-            self._check_from_beside(backend)
+            self._check_over_new_connection(backend)
             raise
         self.database = database
-        for part in (self.dead, self.outbox, self.queues, self.streams):
+        for part in (self.dead_letters, self.outbox, self.queues, self.streams):
             part.database = database
-        return self._keep_or_forget()
+        return self._resolve_last_commit()
 
-    def _check_from_beside(self, backend: Backend) -> None:
+    def _check_over_new_connection(self, backend: DatabaseBackend) -> None:
         reader = backend.connect_reader()
         try:
-            self.has_happened(reader)
+            self.is_last_commit_durable(reader)
         finally:
             close_quietly(reader)
 
-    def forget(self) -> None:
+    def on_rolled_back(self) -> None:
         """The commit did not happen."""
         self._next_mark = None
-        self._to_self.clear()
-        self.dead.held.clear()
-        self.outbox.forget()
-        self.queues.forget()
-        self.streams.forget()
+        self._local_messages.clear()
+        self.dead_letters.bytes_by_sender.clear()
+        self.outbox.on_rolled_back()
+        self.queues.on_rolled_back()
+        self.streams.on_rolled_back()

@@ -2,51 +2,50 @@
 
 from __future__ import annotations
 
+from postroad.durable.store.backends.backend import StoreConnection
 from postroad.durable.stored_messages import StoredMessage, encode_stored_message
 
-from .database import Database
-from .queries import find_dead
-from .rows import DeadLetter
-from .texts import storable
+from .queries import find_dead_letter
+from .rows import DeadLetter, sanitize_text
 
 
-class DeadLetters:
+class DeadLetterTable:
     """Adds to and removes from the dead letters of a store, inside a commit."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: StoreConnection) -> None:
         self.database = database
         # By how many bytes there is more or less of each sender after this commit.
-        self.held: dict[str, int] = {}
+        self.bytes_by_sender: dict[str, int] = {}
 
     def add_outbound(
-        self, peer: str, letter: StoredMessage, reason: str, detail: str, now_ms: int
+        self, peer: str, message: StoredMessage, reason: str, detail: str, now_ms: int
     ) -> None:
         """Keep a letter that a peer did not take."""
-        self._add(True, peer, letter, reason, detail, 0, now_ms)
+        self._add(True, peer, message, reason, detail, 0, now_ms)
 
     def add_inbound(
         self,
         sender: str,
-        letter: StoredMessage,
+        message: StoredMessage,
         reason: str,
         detail: str,
         failures: int,
         now_ms: int,
     ) -> None:
         """Keep a letter that was not handled here."""
-        self._add(False, sender, letter, reason, detail, failures, now_ms)
+        self._add(False, sender, message, reason, detail, failures, now_ms)
 
     def _add(
         self,
         is_outbound: bool,
         peer: str,
-        letter: StoredMessage,
+        message: StoredMessage,
         reason: str,
         detail: str,
         failures: int,
         now_ms: int,
     ) -> None:
-        data = encode_stored_message(letter)
+        data = encode_stored_message(message)
         if not is_outbound:
             self._count(peer, len(data))
         self.database.execute(
@@ -56,9 +55,9 @@ class DeadLetters:
             (
                 int(is_outbound),
                 peer,
-                letter.queue,
-                storable(reason),
-                storable(detail),
+                message.queue,
+                sanitize_text(reason),
+                sanitize_text(detail),
                 failures,
                 now_ms,
                 data,
@@ -67,7 +66,7 @@ class DeadLetters:
 
     def remove(self, id: int) -> DeadLetter | None:
         """Take a dead letter out; None if there is none of that number."""
-        dead = find_dead(self.database, id)
+        dead = find_dead_letter(self.database, id)
         if dead is not None:
             for (size,) in self.database.execute(
                 "DELETE FROM postroad_dead WHERE id = ? RETURNING LENGTH(letter)", (id,)
@@ -77,4 +76,4 @@ class DeadLetters:
         return dead
 
     def _count(self, sender: str, size: int) -> None:
-        self.held[sender] = self.held.get(sender, 0) + size
+        self.bytes_by_sender[sender] = self.bytes_by_sender.get(sender, 0) + size

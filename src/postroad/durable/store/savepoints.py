@@ -12,24 +12,31 @@ from typing import Any, TypeVar
 import msgspec
 
 from postroad.core.errors import PostroadError, StoreError, TransactionAbortedError, UsageError
+from postroad.durable.store.backends.backend import (
+    DatabaseRow,
+    StoreConnection,
+    check_in_transaction,
+    savepoint,
+)
+from postroad.durable.store.tables.store_tables import StoreTables
 
-from .database import Database, Row, check_in_transaction, savepoint
 from .guarded_connection import call_with_connection, check_statement
-from .ledger import Ledger
-from .orm import call_with_session
-from .threads import Thread
-from .units import Unit
+from .mutations import Mutation
+from .sqlalchemy_session import call_with_session
+from .worker_threads import ThreadRunner
 
 logger = logging.getLogger("postroad.durable")
 
 T = TypeVar("T")
 
-OPEN: ContextVar[Scope | None] = ContextVar("postroad_transaction", default=None)
+CURRENT_TRANSACTION: ContextVar[TransactionScope | None] = ContextVar(
+    "postroad_transaction", default=None
+)
 """The innermost transaction this is called in; tasks and threads begun inside inherit it."""
 
 
 # A struct, which is made in half the time of a class: there is one for each message.
-class Scope(msgspec.Struct, eq=False, kw_only=True):
+class TransactionScope(msgspec.Struct, eq=False, kw_only=True):
     """A transaction, as everything sees it that is called inside of it.
 
     From its first statement to its end nobody else commits: whatever is called inside and waits
@@ -41,83 +48,85 @@ class Scope(msgspec.Struct, eq=False, kw_only=True):
     """
 
     store: Any
-    outer: Scope | None = None
-    is_over: bool = False
+    outer: TransactionScope | None = None
+    is_finished: bool = False
     # Calls inside that wait for a commit; made when there is one.
-    _calls: _Calls | None = None
+    _waits: _PendingWaits | None = None
 
     __repr__ = object.__repr__
 
     @property
-    def has_begun(self) -> bool:
+    def is_open(self) -> bool:
         """Whether all commits wait for its end, or will as soon as it has its turn."""
-        return not self.is_over
+        return not self.is_finished
 
     def enter(self) -> None:
         """Have everything inside know of it that is called from here on."""
-        if OPEN.get() is not self and self not in _around():
-            self.outer = next((scope for scope in _around() if not scope.is_over), None)
-            OPEN.set(self)
+        if CURRENT_TRANSACTION.get() is not self and self not in _enclosing_transactions():
+            self.outer = next(
+                (scope for scope in _enclosing_transactions() if not scope.is_finished), None
+            )
+            CURRENT_TRANSACTION.set(self)
 
     def leave(self) -> None:
         """Have what is called from here on not know of it; it need not be called at its end."""
-        if OPEN.get() is self:
-            OPEN.set(self.outer)
+        if CURRENT_TRANSACTION.get() is self:
+            CURRENT_TRANSACTION.set(self.outer)
 
     def begin_wait(self) -> None:
         """Something inside waits for a commit."""
-        if self._calls is None:
-            self._calls = _Calls()
-        self._calls.count += 1
-        self._calls.are_over.clear()
+        if self._waits is None:
+            self._waits = _PendingWaits()
+        self._waits.count += 1
+        self._waits.none_left.clear()
 
     def end_wait(self) -> None:
         """It waits no more."""
-        assert self._calls is not None
-        self._calls.count -= 1
-        if not self._calls.count:
-            self._calls.are_over.set()
+        assert self._waits is not None
+        self._waits.count -= 1
+        if not self._waits.count:
+            self._waits.none_left.set()
 
     async def wait_until_idle(self) -> None:
         """Wait until nothing inside waits for a commit."""
-        while self._calls is not None and self._calls.count:
-            await self._calls.are_over.wait()
+        while self._waits is not None and self._waits.count:
+            await self._waits.none_left.wait()
 
 
-class _Calls:
+class _PendingWaits:
     """Calls that wait for a commit."""
 
-    __slots__ = ("are_over", "count")
+    __slots__ = ("count", "none_left")
 
     def __init__(self) -> None:
         self.count = 0
-        self.are_over = asyncio.Event()
+        self.none_left = asyncio.Event()
 
 
-def _around() -> Iterator[Scope]:
+def _enclosing_transactions() -> Iterator[TransactionScope]:
     """The transactions this is called in, the innermost first."""
-    scope = OPEN.get()
+    scope = CURRENT_TRANSACTION.get()
     while scope is not None:
         yield scope
         scope = scope.outer
 
 
-_ANYWHERE = nullcontext()
+_NO_CONTEXT = nullcontext()
 
 
-def check_not_inside(store: object, but: Scope | None = None) -> None:
+def check_not_in_transaction(store: object, but: TransactionScope | None = None) -> None:
     """Refuse to wait for a commit that waits for a transaction the caller is in.
 
     Args:
         store: where the commit would be.
         but: a transaction that ends before.
     """
-    inner = OPEN.get()
+    inner = CURRENT_TRANSACTION.get()
     if inner is None or (inner is but and inner.outer is None):
         # As nearly always.
         return
-    for scope in _around():
-        if scope is not but and scope.store is store and scope.has_begun:
+    for scope in _enclosing_transactions():
+        if scope is not but and scope.store is store and scope.is_open:
             raise UsageError(
                 "this would wait for the transaction it is called in, which everybody waits for: "
                 "do it before the first statement, or when the transaction is over; to send, use "
@@ -125,61 +134,71 @@ def check_not_inside(store: object, but: Scope | None = None) -> None:
             )
 
 
-def outside(store: object) -> AbstractContextManager[None]:
+def outside_transaction(store: object) -> AbstractContextManager[None]:
     """Wait for a commit in the block, which is refused where that would never come.
 
     What is begun in there is not inside any transaction. One that the caller is in, and that has
     no statements yet, gets its turn when the block is left.
     """
-    inner = OPEN.get()
+    inner = CURRENT_TRANSACTION.get()
     # Most callers are in none, and save the time of a generator.
-    return _ANYWHERE if inner is None else _leaving(store, inner)
+    return _NO_CONTEXT if inner is None else _left_transactions(store, inner)
 
 
 @contextmanager
-def _leaving(store: object, inner: Scope) -> Iterator[None]:
-    check_not_inside(store)
-    scopes = [scope for scope in _around() if scope.store is store and not scope.is_over]
+def _left_transactions(store: object, inner: TransactionScope) -> Iterator[None]:
+    check_not_in_transaction(store)
+    scopes = [
+        scope
+        for scope in _enclosing_transactions()
+        if scope.store is store and not scope.is_finished
+    ]
     for scope in scopes:
         scope.begin_wait()
-    OPEN.set(None)
+    CURRENT_TRANSACTION.set(None)
     try:
         yield
     finally:
-        OPEN.set(inner)
+        CURRENT_TRANSACTION.set(inner)
         for scope in scopes:
             scope.end_wait()
 
 
-class Turn:
+class SavepointTransaction:
     """Statements of a user, undone together unless the turn ends well."""
 
-    def __init__(self, thread: Thread, ledger: Ledger, lock_s: float, transaction_s: float) -> None:
+    def __init__(
+        self, thread: ThreadRunner, tables: StoreTables, lock_s: float, transaction_s: float
+    ) -> None:
         self._thread = thread
-        self._ledger = ledger
+        self._tables = tables
         self._lock_s = lock_s
         self._transaction_s = transaction_s
         loop = asyncio.get_running_loop()
         # Resolved when the connection is this one's to use.
-        self.granted: asyncio.Future[None] = loop.create_future()
+        self.started: asyncio.Future[None] = loop.create_future()
         # Resolved when no more statements come.
-        self._ended: asyncio.Future[None] = loop.create_future()
+        self._finished: asyncio.Future[None] = loop.create_future()
         # What is done with the statements or not at all; None undoes them.
-        self.unit: Unit | None = None
+        self.mutation: Mutation | None = None
         self._statement: asyncio.Future[Any] | None = None
         self._has_savepoint = False
-        self.is_lost = False
+        self.is_timed_out = False
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing can be done in it any more."""
-        return self.is_lost or self._ended.done()
+        return self.is_timed_out or self._finished.done()
 
-    async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
+    async def execute(
+        self, statement: str, parameters: Sequence[Any] | None = None
+    ) -> list[DatabaseRow]:
         """Run a statement and return its rows."""
         self._check()
         check_statement(statement)
-        return await self._finish(self._thread.run(self._run_statement, statement, parameters))
+        return await self._await_statement(
+            self._thread.run(self._run_statement, statement, parameters)
+        )
 
     async def call(self, function: Callable[[Any], T]) -> T:
         """Call a function with the connection, in the thread of the store; what it returns.
@@ -188,7 +207,7 @@ class Turn:
         """
         self._check()
         context = copy_context()
-        return await self._finish(
+        return await self._await_statement(
             self._thread.run(self._run_function, call_with_connection, context, function)
         )
 
@@ -196,21 +215,21 @@ class Turn:
         """The same with a session of SQLAlchemy on the connection."""
         self._check()
         context = copy_context()
-        return await self._finish(
+        return await self._await_statement(
             self._thread.run(self._run_function, call_with_session, context, function)
         )
 
     def _check(self) -> None:
-        if self.is_over:
+        if self.is_finished:
             raise TransactionAbortedError("the transaction is over; its statements were undone")
 
-    async def _finish(self, statement: asyncio.Future[T]) -> T:
+    async def _await_statement(self, statement: asyncio.Future[T]) -> T:
         # A caller that is cancelled must not leave a statement behind that runs into others.
         self._statement = statement
         return await asyncio.shield(statement)
 
-    def _run_statement(self, statement: str, parameters: Sequence[Any] | None) -> list[Row]:
-        database = self._enter()
+    def _run_statement(self, statement: str, parameters: Sequence[Any] | None) -> list[DatabaseRow]:
+        database = self._ensure_savepoint()
         # A user who catches the error goes on from here.
         alone = savepoint(database, "postroad_statement")
         with alone if database.aborts_on_error else nullcontext():
@@ -218,13 +237,13 @@ class Turn:
 
     def _run_function(
         self,
-        lend_to: Callable[[Database, Callable[[], None], Callable[[Any], T]], T],
+        lend_to: Callable[[StoreConnection, Callable[[], None], Callable[[Any], T]], T],
         context: Context,
         function: Callable[[Any], T],
     ) -> T:
         # Its caller may have given up while others had the thread.
         self._check()
-        database = self._enter()
+        database = self._ensure_savepoint()
         try:
             with savepoint(database, "postroad_call"):
                 return context.run(lend_to, database, self._check, function)
@@ -232,101 +251,101 @@ class Turn:
             # No future takes it.
             raise RuntimeError(f"the function raised {error!r}") from error
 
-    def _enter(self) -> Database:
-        database = self._ledger.database
+    def _ensure_savepoint(self) -> StoreConnection:
+        database = self._tables.database
         if self._has_savepoint:
             check_in_transaction(database)
         else:
-            database.begin_turn(self._lock_s, self._transaction_s)
+            database.begin_savepoint(self._lock_s, self._transaction_s)
             self._has_savepoint = True
         return database
 
-    def end(self, unit: Unit | None) -> None:
+    def finish(self, mutation: Mutation | None) -> None:
         """Say that no more statements come: apply the unit with them, or undo them."""
-        if self.is_lost:
+        if self.is_timed_out:
             raise TransactionAbortedError(
                 "the transaction took too long; its statements were undone"
             )
-        if not self._ended.done():
-            if unit is not None:
-                unit.has_statements = True
-            self.unit = unit
-            self._ended.set_result(None)
+        if not self._finished.done():
+            if mutation is not None:
+                mutation.has_user_statements = True
+            self.mutation = mutation
+            self._finished.set_result(None)
 
-    def refuse(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """Tell whoever waits for this turn that there is none."""
-        if not self.granted.done():
-            self.granted.set_exception(error)
+        if not self.started.done():
+            self.started.set_exception(error)
 
     async def run(self) -> bool:
         """Let the user work; whether `close` is to be called then."""
-        if self._ended.done() or self.granted.done():
+        if self._finished.done() or self.started.done():
             return False
-        self.granted.set_result(None)
-        timer = asyncio.get_running_loop().call_later(self._transaction_s, self._lose)
+        self.started.set_result(None)
+        timer = asyncio.get_running_loop().call_later(self._transaction_s, self._on_timeout)
         try:
-            await self._ended
+            await self._finished
         finally:
             timer.cancel()
         if self._statement is not None:
             if not self._statement.done():
-                if self.is_lost:
+                if self.is_timed_out:
                     # Others wait for it, however long it would take.
-                    await asyncio.to_thread(_cancel_quietly, self._ledger.database)
+                    await asyncio.to_thread(_cancel_quietly, self._tables.database)
                 await asyncio.wait((self._statement,))
             # Its caller hears of what went wrong with it.
             self._statement.exception()
         return True
 
-    def _lose(self) -> None:
+    def _on_timeout(self) -> None:
         """It took too long."""
-        if not self._ended.done():
-            self.is_lost = True
-            self._ended.set_result(None)
+        if not self._finished.done():
+            self.is_timed_out = True
+            self._finished.set_result(None)
 
     def close(self) -> None:
         """Do or undo what the user did, in the thread of the store."""
-        database, unit = self._ledger.database, self.unit
+        database, mutation = self._tables.database, self.mutation
         if self._has_savepoint:
-            self._check_whole(database, unit)
-            if unit is not None:
-                self._check_statements(database, unit)
-        if unit is not None and unit.error is None:
+            self._check_group(database, mutation)
+            if mutation is not None:
+                self._check_statements(database, mutation)
+        if mutation is not None and mutation.error is None:
             try:
-                unit.apply(self._ledger)
+                mutation.apply(self._tables)
             except StoreError:
                 raise
             except PostroadError as error:
                 # It refused before it changed anything.
-                unit.error = error
+                mutation.error = error
         if not self._has_savepoint:
             return
-        if unit is None or unit.error is not None:
-            database.undo_turn()
+        if mutation is None or mutation.error is not None:
+            database.rollback_savepoint()
         else:
-            database.keep_turn()
+            database.release_savepoint()
 
-    def _check_whole(self, database: Database, unit: Unit | None) -> None:
+    def _check_group(self, database: StoreConnection, mutation: Mutation | None) -> None:
         """Have the whole round done again if a statement of this turn has undone it."""
         try:
             check_in_transaction(database)
         except TransactionAbortedError:
-            if unit is not None:
+            if mutation is not None:
                 # Without `refuse`: what comes before it in its lane is committed all the same.
-                unit.error = UsageError("a statement has undone the commit of others too")
+                mutation.error = UsageError("a statement has undone the commit of others too")
             raise
 
-    def _check_statements(self, database: Database, unit: Unit) -> None:
+    def _check_statements(self, database: StoreConnection, mutation: Mutation) -> None:
         """Have only this one fail if what its statements did cannot be committed."""
         try:
-            database.close_turn()
+            database.check_savepoint()
         except StoreError:
             raise
         except Exception as error:
-            unit.refuse(error)
+            mutation.fail(error)
 
 
-def _cancel_quietly(database: Database) -> None:
+def _cancel_quietly(database: StoreConnection) -> None:
     try:
         database.cancel()
     except Exception as error:

@@ -15,7 +15,7 @@ Ts = TypeVarTuple("Ts")
 _Job: TypeAlias = tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
-class Thread(Protocol):
+class ThreadRunner(Protocol):
     """What runs functions, such as those of a store."""
 
     def run(self, function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
@@ -28,7 +28,7 @@ class Thread(Protocol):
         """Do what is left, and nothing more."""
 
 
-class QuickThread:
+class DirectThreadRunner:
     """Threads of its own. To be handed one thing takes them half the time it takes an executor.
 
     Args:
@@ -43,7 +43,7 @@ class QuickThread:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads = 0
         # What was handed over and not heard of again.
-        self._unheard = 0
+        self._outstanding = 0
         self._start()
 
     def _start(self) -> None:
@@ -53,8 +53,8 @@ class QuickThread:
 
     def run(self, function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         done: asyncio.Future[T] = self._loop.create_future()
-        self._unheard += 1
-        if self._threads < self._unheard and self._threads < self._number:
+        self._outstanding += 1
+        if self._threads < self._outstanding and self._threads < self._number:
             self._start()
         self._jobs.put((done, function, args))
         return done
@@ -65,27 +65,29 @@ class QuickThread:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._do(*job)
+            self._run_job(*job)
             # Nothing is kept alive while there is nothing to do.
             del job
 
-    def _do(
+    def _run_job(
         self, done: asyncio.Future[T], function: Callable[..., T], args: tuple[Any, ...]
     ) -> None:
         if done.cancelled():
-            self._tell(self._resolve, done, None)
+            self._post_result(self._resolve, done, None)
             return
         try:
             result = function(*args)
         except StopIteration as error:
             # No future takes it.
-            self._tell(self._fail, done, RuntimeError(f"a function in a thread raised {error!r}"))
+            self._post_result(
+                self._fail, done, RuntimeError(f"a function in a thread raised {error!r}")
+            )
         except BaseException as error:
-            self._tell(self._fail, done, error)
+            self._post_result(self._fail, done, error)
         else:
-            self._tell(self._resolve, done, result)
+            self._post_result(self._resolve, done, result)
 
-    def _tell(self, tell: Callable[[*Ts], None], *args: *Ts) -> None:
+    def _post_result(self, tell: Callable[[*Ts], None], *args: *Ts) -> None:
         try:
             self._loop.call_soon_threadsafe(tell, *args)
         except RuntimeError:
@@ -93,17 +95,17 @@ class QuickThread:
             self.stop()
 
     def _resolve(self, done: asyncio.Future[Any], result: Any) -> None:
-        self._unheard -= 1
+        self._outstanding -= 1
         if not done.done():
             done.set_result(result)
 
     def _fail(self, done: asyncio.Future[Any], error: BaseException) -> None:
-        self._unheard -= 1
+        self._outstanding -= 1
         if not done.done():
             done.set_exception(error)
 
 
-class ExecutorThread:
+class ExecutorThreadRunner:
     """Threads that the event loop knows about, so that a simulated one can stand in for them."""
 
     def __init__(self, name: str, number: int = 1) -> None:

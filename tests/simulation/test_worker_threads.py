@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from postroad.durable.store import threads
-from postroad.durable.store.threads import QuickThread
+from postroad.durable.store import worker_threads as threads
+from postroad.durable.store.worker_threads import DirectThreadRunner
 from tests.simulation.interleavings import ControlledLoop, ControlledQueue, Run, explore
 from tests.support.tiers import by_tier
 
@@ -43,17 +43,17 @@ def explore_story(
 
 
 async def do_things_in_order(run: Run) -> None:
-    thread, done = QuickThread("one"), list[int]()
+    thread, done = DirectThreadRunner("one"), list[int]()
     futures = [thread.run(done.append, number) for number in range(3)]
     await futures[-1]
     assert done == [0, 1, 2]
     assert all(it.done() for it in futures)
-    assert thread._unheard == 0
+    assert thread._outstanding == 0
     thread.stop()
 
 
 async def fail_and_go_on(run: Run) -> None:
-    thread = QuickThread("one")
+    thread = DirectThreadRunner("one")
     failing, ending = thread.run(int, "x"), thread.run(next, iter(()))
     assert await thread.run(abs, -1) == 1
     assert isinstance(failing.exception(), ValueError)
@@ -62,19 +62,19 @@ async def fail_and_go_on(run: Run) -> None:
 
 
 async def give_up_waiting(run: Run) -> None:
-    thread, done = QuickThread("one"), list[int]()
+    thread, done = DirectThreadRunner("one"), list[int]()
     first, given_up, last = [thread.run(done.append, number) for number in range(3)]
     await asyncio.sleep(0)
     given_up.cancel()
     await asyncio.gather(first, last)
     assert done in ([0, 2], [0, 1, 2])
     assert given_up.cancelled() or done == [0, 1, 2]
-    assert thread._unheard == 0
+    assert thread._outstanding == 0
     thread.stop()
 
 
 async def give_up_before(run: Run) -> None:
-    thread, done = QuickThread("one"), list[int]()
+    thread, done = DirectThreadRunner("one"), list[int]()
     is_free = False
     first = thread.run(run.wait, lambda: is_free)
     given_up, last = thread.run(done.append, 1), thread.run(done.append, 2)
@@ -86,7 +86,7 @@ async def give_up_before(run: Run) -> None:
 
 
 async def do_two_things_at_once(run: Run) -> None:
-    threads, begun = QuickThread("two", 2), list[int]()
+    threads, begun = DirectThreadRunner("two", 2), list[int]()
 
     def meet(number: int) -> None:
         begun.append(number)
@@ -98,7 +98,7 @@ async def do_two_things_at_once(run: Run) -> None:
 
 
 async def stop_with_things_left(run: Run) -> None:
-    threads, done = QuickThread("two", 2), list[int]()
+    threads, done = DirectThreadRunner("two", 2), list[int]()
     futures = [threads.run(done.append, number) for number in range(2)]
     threads.stop()
     await asyncio.gather(*futures)
@@ -106,7 +106,7 @@ async def stop_with_things_left(run: Run) -> None:
 
 
 async def leave(run: Run) -> None:
-    threads, loop = QuickThread("two", 2), asyncio.get_running_loop()
+    threads, loop = DirectThreadRunner("two", 2), asyncio.get_running_loop()
     threads.run(abs, -1)
     threads.run(run.wait, loop.is_closed)
     await threads.run(abs, -2)
@@ -155,32 +155,32 @@ def plant_lost_wake_up_of_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_lost_wake_up_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tell(self: QuickThread, tell: Callable[..., None], *args: Any) -> None:
+    def tell(self: DirectThreadRunner, tell: Callable[..., None], *args: Any) -> None:
         self._loop.call_soon(tell, *args)
 
-    monkeypatch.setattr(QuickThread, "_tell", tell)
+    monkeypatch.setattr(DirectThreadRunner, "_post_result", tell)
 
 
 def plant_result_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    def resolve(self: QuickThread, done: asyncio.Future[Any], result: Any) -> None:
-        self._unheard -= 1
+    def resolve(self: DirectThreadRunner, done: asyncio.Future[Any], result: Any) -> None:
+        self._outstanding -= 1
         done.set_result(result)
 
-    monkeypatch.setattr(QuickThread, "_resolve", resolve)
+    monkeypatch.setattr(DirectThreadRunner, "_resolve", resolve)
 
 
 def plant_one_thread_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    do = QuickThread._do
+    do = DirectThreadRunner._run_job
 
-    def hear_at_once(self: QuickThread, *job: Any) -> None:
-        self._unheard -= 1
+    def hear_at_once(self: DirectThreadRunner, *job: Any) -> None:
+        self._outstanding -= 1
         do(self, *job)
 
-    monkeypatch.setattr(QuickThread, "_do", hear_at_once)
+    monkeypatch.setattr(DirectThreadRunner, "_run_job", hear_at_once)
 
 
 def plant_threads_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(QuickThread, "stop", lambda self: self._jobs.put(None))
+    monkeypatch.setattr(DirectThreadRunner, "stop", lambda self: self._jobs.put(None))
 
 
 @pytest.mark.parametrize(

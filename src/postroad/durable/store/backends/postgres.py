@@ -15,9 +15,9 @@ from postroad.core.errors import (
     StoreLockedError,
     StoreUnavailableError,
 )
+from postroad.durable.store.store import Store
 
-from .database import Backend, Database, Row
-from .store import Store
+from .backend import DatabaseBackend, DatabaseRow, StoreConnection
 
 if TYPE_CHECKING:
     import psycopg
@@ -41,9 +41,9 @@ _LOCK_POLL_S = 0.02
 
 # When one of these befalls a statement of a user, it is that one's: serialization failures and
 # deadlocks, limits of the program, states of objects, a lock that another has, a time-out.
-_OF_STATEMENTS = ("40", "54", "55", "57014")
+_STATEMENT_SQLSTATES = ("40", "54", "55", "57014")
 # Names of more than one constraint that do not agree stay as they are checked.
-_DEFERRED = """
+_DEFERRED_CONSTRAINTS = """
     SELECT string_agg(name, ', ') FROM (
         SELECT format('%I.%I', nspname, conname) AS name
         FROM pg_constraint JOIN pg_namespace ON pg_namespace.oid = connamespace
@@ -59,26 +59,26 @@ def _to_ms(seconds: float) -> int:
 
 
 @contextmanager
-def naming_failures(where: str, *, is_users: bool = False) -> Iterator[None]:
+def translating_errors(where: str, *, is_users: bool = False) -> Iterator[None]:
     """Tell failures of the server apart from mistakes in a statement."""
     import psycopg
 
     try:
         yield
     except psycopg.Error as error:
-        if is_users and _is_of_statement(error):
+        if is_users and _is_statement_error(error):
             raise
-        failure = _name_failure(where, error)
+        failure = _classify_error(where, error)
         if failure is None:
             raise
         raise failure from error
 
 
-def _is_of_statement(error: BaseException) -> bool:
-    return (getattr(error, "sqlstate", None) or "").startswith(_OF_STATEMENTS)
+def _is_statement_error(error: BaseException) -> bool:
+    return (getattr(error, "sqlstate", None) or "").startswith(_STATEMENT_SQLSTATES)
 
 
-def _name_failure(where: str, error: BaseException) -> StoreError | None:
+def _classify_error(where: str, error: BaseException) -> StoreError | None:
     import psycopg
 
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
@@ -89,31 +89,31 @@ def _name_failure(where: str, error: BaseException) -> StoreError | None:
     return None
 
 
-def _rows_of(cursor: psycopg.Cursor[Row]) -> list[Row]:
+def _rows_of(cursor: psycopg.Cursor[DatabaseRow]) -> list[DatabaseRow]:
     return [] if cursor.description is None else cursor.fetchall()
 
 
-class PostgresDatabase(Database):
+class PostgresStoreConnection(StoreConnection):
     """One connection to a PostgreSQL server."""
 
     aborts_on_error = True
     dialect = "postgresql+psycopg"
 
-    def __init__(self, connection: psycopg.Connection[Row], where: str) -> None:
+    def __init__(self, connection: psycopg.Connection[DatabaseRow], where: str) -> None:
         self._connection = connection
         self._where = where
-        self._lent: GuardedPsycopgConnection | None = None
+        self._leased: GuardedPsycopgConnection | None = None
         self._translated: dict[str, bytes] = {}
         # What is sent with the next statement: a message of its own takes longer than most do.
-        self._put_off: list[str] = []
+        self._pending_statements: list[str] = []
         # What keeps other processes out.
         self.locks: list[int] = []
         # Whether what is to be checked at the end of a transaction is checked at once in this one,
         # and what was not so at its beginning, once that was asked for.
-        self._checks_at_once = False
-        self._deferred: str | None = None
+        self._checks_immediately = False
+        self._deferred_constraints: str | None = None
 
-    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[DatabaseRow]:
         return _rows_of(self._run(statement, parameters))
 
     def _translate(self, statement: str) -> bytes:
@@ -128,72 +128,78 @@ class PostgresDatabase(Database):
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         self.flush()
-        with naming_failures(self._where), self._connection.cursor() as cursor:
+        with translating_errors(self._where), self._connection.cursor() as cursor:
             cursor.executemany(self._translate(statement), rows)
 
-    def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
+    def execute_native(
+        self, statement: str, parameters: Sequence[Any] | None = None
+    ) -> list[DatabaseRow]:
         # As `binary` the statement is sent in a way that allows only one.
         self.flush()
-        with naming_failures(self._where, is_users=True):
+        with translating_errors(self._where, is_users=True):
             return _rows_of(self._connection.execute(statement.encode(), parameters, binary=True))
 
-    def begin_turn(self, lock_s: float, statement_s: float) -> None:
-        self._put_off += (
-            *self._defer_again(),
+    def begin_savepoint(self, lock_s: float, statement_s: float) -> None:
+        self._pending_statements += (
+            *self._restore_deferred(),
             "SAVEPOINT postroad_turn",
             f"SET LOCAL lock_timeout = {_to_ms(lock_s)}",
             f"SET LOCAL statement_timeout = {_to_ms(statement_s)}",
         )
 
-    def _defer_again(self) -> list[str]:
+    def _restore_deferred(self) -> list[str]:
         """Have constraints checked when the tables say so, after those of an earlier turn were."""
-        if not self._checks_at_once:
+        if not self._checks_immediately:
             return []
-        self._checks_at_once = False
-        if self._deferred is None:
-            ((names,),) = self.execute(_DEFERRED)
-            self._deferred = names or ""
-        return [f"SET CONSTRAINTS {self._deferred} DEFERRED"] if self._deferred else []
-
-    def close_turn(self) -> None:
-        # Otherwise the commit would find out, and nobody could tell whose fault it is.
-        with naming_failures(self._where, is_users=True):
-            self._send("SET CONSTRAINTS ALL IMMEDIATE", _RESET, *self._hold_locks())
-        self._checks_at_once = True
-
-    def undo_turn(self) -> None:
-        self._put_off += (
-            "ROLLBACK TO SAVEPOINT postroad_turn",
-            "RELEASE SAVEPOINT postroad_turn",
-            *self._hold_locks(),
+        self._checks_immediately = False
+        if self._deferred_constraints is None:
+            ((names,),) = self.execute(_DEFERRED_CONSTRAINTS)
+            self._deferred_constraints = names or ""
+        return (
+            [f"SET CONSTRAINTS {self._deferred_constraints} DEFERRED"]
+            if self._deferred_constraints
+            else []
         )
 
-    def keep_turn(self) -> None:
-        self.later("RELEASE SAVEPOINT postroad_turn")
+    def check_savepoint(self) -> None:
+        # Otherwise the commit would find out, and nobody could tell whose fault it is.
+        with translating_errors(self._where, is_users=True):
+            self._send("SET CONSTRAINTS ALL IMMEDIATE", _RESET, *self._relock())
+        self._checks_immediately = True
 
-    def _hold_locks(self) -> list[str]:
+    def rollback_savepoint(self) -> None:
+        self._pending_statements += (
+            "ROLLBACK TO SAVEPOINT postroad_turn",
+            "RELEASE SAVEPOINT postroad_turn",
+            *self._relock(),
+        )
+
+    def release_savepoint(self) -> None:
+        self.execute_later("RELEASE SAVEPOINT postroad_turn")
+
+    def _relock(self) -> list[str]:
         """Whatever a user unlocked is locked again; what was not is locked once more."""
         return [f"SELECT pg_try_advisory_lock({key})" for key in self.locks]
 
-    def later(self, statement: str) -> None:
-        self._put_off.append(statement)
+    def execute_later(self, statement: str) -> None:
+        self._pending_statements.append(statement)
 
     def flush(self) -> None:
-        if self._put_off:
-            with naming_failures(self._where):
+        if self._pending_statements:
+            with translating_errors(self._where):
                 self._send()
 
-    def _send(self, *statements: str) -> psycopg.Cursor[Row]:
+    def _send(self, *statements: str) -> psycopg.Cursor[DatabaseRow]:
         """Run statements without parameters in one message, after those put off."""
-        text = "; ".join((*self._put_off, *statements))
-        self._put_off.clear()
+        text = "; ".join((*self._pending_statements, *statements))
+        self._pending_statements.clear()
         return self._connection.execute(text.encode(), prepare=False)
 
-    def _run(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Row]:
+    def _run(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[DatabaseRow]:
         import psycopg
 
         self.flush()
-        with naming_failures(self._where):
+        with translating_errors(self._where):
             try:
                 return self._connection.execute(self._translate(statement), parameters)
             except psycopg.errors.InvalidSqlStatementName:
@@ -202,40 +208,40 @@ class PostgresDatabase(Database):
                 raise
 
     @property
-    def lent(self) -> GuardedPsycopgConnection:
-        if self._lent is None:
+    def leased(self) -> GuardedPsycopgConnection:
+        if self._leased is None:
             from .guarded_psycopg import GuardedPsycopgConnection
 
-            self._lent = GuardedPsycopgConnection(self._connection)
-        return self._lent
+            self._leased = GuardedPsycopgConnection(self._connection)
+        return self._leased
 
-    def single(self, statement: str, parameters: object) -> dict[str, Any]:
+    def single_statement_options(self, statement: str, parameters: object) -> dict[str, Any]:
         # Where it cannot be seen that there is only one, the server looks: see execute_native.
         return {} if parameters or ";" not in statement.rstrip("; \t\r\n") else {"binary": True}
 
-    def name_failure(self, error: BaseException) -> StoreError | None:
+    def classify_error(self, error: BaseException) -> StoreError | None:
         import psycopg
 
         if isinstance(error, psycopg.InterfaceError) and not self._connection.closed:
             # Of a cursor that its user has closed, say.
             return None
-        if _is_of_statement(error):
+        if _is_statement_error(error):
             return None
-        return _name_failure(self._where, error)
+        return _classify_error(self._where, error)
 
     def begin(self) -> None:
-        self._checks_at_once, self._deferred = False, None
+        self._checks_immediately, self._deferred_constraints = False, None
         self.execute("BEGIN")
 
     def prepare(self) -> None:
         """The server needs no preparation."""
 
     def commit(self) -> None:
-        with naming_failures(self._where):
+        with translating_errors(self._where):
             self._send("COMMIT")
 
     def rollback(self) -> None:
-        self._put_off.clear()
+        self._pending_statements.clear()
         self.execute("ROLLBACK")
 
     def cancel(self) -> None:
@@ -254,12 +260,12 @@ class PostgresDatabase(Database):
             self._connection.close()
 
 
-class PostgresBackend(Backend):
+class PostgresBackend(DatabaseBackend):
     """A schema of a PostgreSQL database; an advisory lock keeps a second process out."""
 
-    types = _TYPES
-    sync_s = 0.0
-    look_after_s = 5.0
+    column_types = _TYPES
+    simulated_sync_s = 0.0
+    idle_check_s = 5.0
 
     def __init__(self, dsn: str, schema: str) -> None:
         try:
@@ -291,12 +297,12 @@ class PostgresBackend(Backend):
         # Taken with the connection, and given back with it.
         self._roles.append(role)
 
-    def lock_also(self, role: str, database: Database) -> None:
-        assert isinstance(database, PostgresDatabase)
+    def lock_additional_role(self, role: str, database: StoreConnection) -> None:
+        assert isinstance(database, PostgresStoreConnection)
         self._take_lock(database, role)
         self._roles.append(role)
 
-    def connect(self) -> PostgresDatabase:
+    def connect(self) -> PostgresStoreConnection:
         """A connection that holds the lock: a server that goes away takes both with it."""
         database = self._open()
         try:
@@ -307,7 +313,7 @@ class PostgresBackend(Backend):
             raise
         return database
 
-    def _take_lock(self, database: PostgresDatabase, role: str) -> None:
+    def _take_lock(self, database: PostgresStoreConnection, role: str) -> None:
         key = self._lock_key(role)
         deadline = time.monotonic() + _LOCK_S
         while database.execute("SELECT pg_try_advisory_lock(?)", (key,)) != [(True,)]:
@@ -322,18 +328,18 @@ class PostgresBackend(Backend):
         name = f"postroad/{self._schema}/{purpose}".encode()
         return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), signed=True)
 
-    def exclude_others(self, database: Database) -> None:
+    def lock_schema(self, database: StoreConnection) -> None:
         key = self._lock_key("preparation")
         database.execute("SELECT pg_advisory_xact_lock(?)", (key,))
         database.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema}"')
 
-    def connect_reader(self) -> PostgresDatabase:
+    def connect_reader(self) -> PostgresStoreConnection:
         database = self._open()
         database.execute("SET default_transaction_read_only = on")
         return database
 
-    def _open(self) -> PostgresDatabase:
-        with naming_failures(self._where):
+    def _open(self) -> PostgresStoreConnection:
+        with translating_errors(self._where):
             connection = self._psycopg.connect(
                 self._dsn,
                 autocommit=True,
@@ -346,13 +352,13 @@ class PostgresBackend(Backend):
                 options=f'-c search_path="{self._schema}",public,pg_temp'
                 f" -c statement_timeout={_STATEMENT_MS} -c synchronous_commit=on",
             )
-        return PostgresDatabase(connection, self._where)
+        return PostgresStoreConnection(connection, self._where)
 
-    def check(self, database: Database) -> None:
+    def check(self, database: StoreConnection) -> None:
         """The server checks its pages by itself, where checksums are on."""
         database.execute("SELECT 1")
 
-    def note(self, role: str, commits: int) -> None:
+    def record_commits(self, role: str, commits: int) -> None:
         """There is no place beside the data."""
 
     def unlock(self) -> None:

@@ -19,26 +19,26 @@ from postroad.core.errors import (
     StoreLockedError,
     StoreUnavailableError,
 )
+from postroad.durable.store.store import Store
 from postroad.net.owned_files import check_file, make_private_directory
 
-from .database import Backend, Database, Row
+from .backend import DatabaseBackend, DatabaseRow, StoreConnection
 from .guarded_sqlite import GuardedSqliteConnection, unguarded
-from .store import Store
 
 logger = logging.getLogger("postroad.durable")
 
 # Another process may hold the write lock while its bridge or an operator's command commits.
 _BUSY_S = 30.0
-_BUSY_AGAIN_S = 0.02
+_BUSY_POLL_S = 0.02
 # SQLite empties the log whenever it has grown to about this length, and keeps the file.
-_LOG_BYTES = 4 * 1024 * 1024
-_LOG_KEPT_BYTES = 16 * _LOG_BYTES
+_WAL_BYTES = 4 * 1024 * 1024
+_WAL_KEPT_BYTES = 16 * _WAL_BYTES
 
 # What a lock file holds: who has it, and how many commits were acknowledged.
 _PID_BYTES = 32
-_NOTE_BYTES = 20
+_COMMITS_BYTES = 20
 
-TYPES = {
+COLUMN_TYPES = {
     "id": "INTEGER PRIMARY KEY",
     "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
     "blob": "BLOB",
@@ -59,7 +59,7 @@ _UNAVAILABLE = (
 )
 
 
-class NamingFailures:
+class ErrorTranslator:
     """A context that tells failures of the database apart from mistakes in a statement."""
 
     __slots__ = ("_where",)
@@ -72,17 +72,17 @@ class NamingFailures:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, sqlite3.Error):
-            _raise_failure(self._where, error)
+            _raise_store_error(self._where, error)
 
 
-def _raise_failure(where: str, error: sqlite3.Error) -> None:
+def _raise_store_error(where: str, error: sqlite3.Error) -> None:
     """Raise what an error says about the database, unless that is fine."""
-    failure = _name_failure(where, error)
+    failure = _classify_error(where, error)
     if failure is not None:
         raise failure from error
 
 
-def _name_failure(where: str, error: sqlite3.Error) -> StoreError | None:
+def _classify_error(where: str, error: sqlite3.Error) -> StoreError | None:
     primary = _primary_code(error)
     if primary in _CORRUPT:
         return StoreCorruptedError(
@@ -98,46 +98,48 @@ def _primary_code(error: sqlite3.Error) -> int | None:
     return None if code is None else code & 0xFF
 
 
-class SqliteDatabase(Database):
+class SqliteStoreConnection(StoreConnection):
     """One connection to a SQLite database."""
 
     aborts_on_error = False
     dialect = "sqlite"
 
     def __init__(self, connection: GuardedSqliteConnection, where: str) -> None:
-        self._lent = connection
+        self._leased = connection
         self._connection = unguarded(connection)
         self._where = where
         # One for all statements but those with many rows, which may come from another statement:
         # to make it takes as long as to run a short one.
         self._cursor = self._connection.cursor()
 
-    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[DatabaseRow]:
         # Not by a context, which costs time even if nothing fails.
         try:
             return self._cursor.execute(statement, parameters).fetchall()
         except sqlite3.Error as error:
-            _raise_failure(self._where, error)
+            _raise_store_error(self._where, error)
             raise
 
     def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
         try:
             return self._cursor.execute(statement, parameters).rowcount
         except sqlite3.Error as error:
-            _raise_failure(self._where, error)
+            _raise_store_error(self._where, error)
             raise
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        with NamingFailures(self._where):
+        with ErrorTranslator(self._where):
             self._connection.cursor().executemany(statement, rows)
 
-    def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
+    def execute_native(
+        self, statement: str, parameters: Sequence[Any] | None = None
+    ) -> list[DatabaseRow]:
         parameters = () if parameters is None else parameters
-        with self.watching(statement):
+        with self.guarding(statement):
             return self.execute(statement, parameters)
 
-    def watching(self, statement: str) -> AbstractContextManager[None]:
-        return self._lent._guard.of(statement)
+    def guarding(self, statement: str) -> AbstractContextManager[None]:
+        return self._leased._guard.of(statement)
 
     def flush(self) -> None:
         """Nothing is ever put off."""
@@ -145,34 +147,34 @@ class SqliteDatabase(Database):
     def cancel(self) -> None:
         """To end a statement that writes would undo the whole transaction."""
 
-    def begin_turn(self, lock_s: float, statement_s: float) -> None:
+    def begin_savepoint(self, lock_s: float, statement_s: float) -> None:
         # Whoever has begun to write waits for nobody.
         self.execute("SAVEPOINT postroad_turn")
 
-    def close_turn(self) -> None:
+    def check_savepoint(self) -> None:
         """Nothing is left to find out: foreign keys are not checked, and settings are refused."""
 
-    def undo_turn(self) -> None:
+    def rollback_savepoint(self) -> None:
         self.execute("ROLLBACK TO SAVEPOINT postroad_turn")
-        self.keep_turn()
+        self.release_savepoint()
 
-    def keep_turn(self) -> None:
+    def release_savepoint(self) -> None:
         self.execute("RELEASE SAVEPOINT postroad_turn")
 
     @property
-    def lent(self) -> GuardedSqliteConnection:
-        return self._lent
+    def leased(self) -> GuardedSqliteConnection:
+        return self._leased
 
-    def single(self, statement: str, parameters: object) -> dict[str, Any]:
+    def single_statement_options(self, statement: str, parameters: object) -> dict[str, Any]:
         # It never takes two.
         return {}
 
-    def name_failure(self, error: BaseException) -> StoreError | None:
+    def classify_error(self, error: BaseException) -> StoreError | None:
         if not isinstance(error, sqlite3.Error):
             return None
         # The write lock is held: what is in the way is a cursor of the function itself.
         is_busy = _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-        return None if is_busy else _name_failure(self._where, error)
+        return None if is_busy else _classify_error(self._where, error)
 
     def begin(self) -> None:
         # At once, so that waiting for another process happens here and not in the middle.
@@ -196,7 +198,7 @@ class SqliteDatabase(Database):
     def copy_to(self, path: str) -> None:
         """Write a copy of everything that is committed."""
         _make_private(Path(path))
-        with NamingFailures(path):
+        with ErrorTranslator(path):
             copy = sqlite3.connect(path)
             try:
                 self._connection.backup(copy)
@@ -207,19 +209,19 @@ class SqliteDatabase(Database):
         self._connection.close()
 
 
-class SqliteBackend(Backend):
+class SqliteBackend(DatabaseBackend):
     """A SQLite file, and beside it one lock file for each role."""
 
-    types = TYPES
-    sync_s = 0.0
-    look_after_s = 0.0
+    column_types = COLUMN_TYPES
+    simulated_sync_s = 0.0
+    idle_check_s = 0.0
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._locks: dict[str, int] = {}
         # How many commits were acknowledged: by now, and before this process.
-        self._notes: dict[str, mmap.mmap] = {}
-        self._noted: dict[str, int] = {}
+        self._commit_records: dict[str, mmap.mmap] = {}
+        self._recorded_commits: dict[str, int] = {}
 
     def exists(self) -> bool:
         return self._path.exists()
@@ -242,10 +244,10 @@ class SqliteBackend(Backend):
             ) from None
         os.pwrite(lock, str(os.getpid()).encode().ljust(_PID_BYTES), 0)
         self._locks[role] = lock
-        noted = os.pread(lock, _NOTE_BYTES, _PID_BYTES)
-        self._noted[role] = int(noted) if noted.isdigit() else 0
-        os.ftruncate(lock, _PID_BYTES + _NOTE_BYTES)
-        self._notes[role] = mmap.mmap(lock, _PID_BYTES + _NOTE_BYTES)
+        recorded = os.pread(lock, _COMMITS_BYTES, _PID_BYTES)
+        self._recorded_commits[role] = int(recorded) if recorded.isdigit() else 0
+        os.ftruncate(lock, _PID_BYTES + _COMMITS_BYTES)
+        self._commit_records[role] = mmap.mmap(lock, _PID_BYTES + _COMMITS_BYTES)
 
     def _check_owners(self, *more: Path) -> None:
         """Refuse files that somebody else has put there; raises ConfigError."""
@@ -259,20 +261,20 @@ class SqliteBackend(Backend):
                 if os.path.lexists(path):
                     raise
 
-    def lock_also(self, role: str, database: Database) -> None:
+    def lock_additional_role(self, role: str, database: StoreConnection) -> None:
         self.lock(role)
 
-    def connect(self) -> SqliteDatabase:
+    def connect(self) -> SqliteStoreConnection:
         _make_private(self._path)
         database = self._open(f"{self._path}")
         try:
             self._use_wal(database)
             database.execute("PRAGMA synchronous = FULL")
-            database.execute(f"PRAGMA journal_size_limit = {_LOG_KEPT_BYTES}")
+            database.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
             # Alone, or it might overwrite what another process is writing there.
             database.begin()
             try:
-                self._lengthen_log()
+                self._preallocate_wal()
             finally:
                 database.rollback()
         except BaseException:
@@ -280,7 +282,7 @@ class SqliteBackend(Backend):
             raise
         return database
 
-    def _use_wal(self, database: SqliteDatabase) -> None:
+    def _use_wal(self, database: SqliteStoreConnection) -> None:
         """Turn the log on. SQLite does not wait by itself if another process does so right now."""
         deadline = time.monotonic() + _BUSY_S
         while True:
@@ -289,11 +291,11 @@ class SqliteBackend(Backend):
             except StoreUnavailableError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(_BUSY_AGAIN_S)
+                time.sleep(_BUSY_POLL_S)
             else:
                 return
 
-    def _lengthen_log(self) -> None:
+    def _preallocate_wal(self) -> None:
         """Write the log in its whole length once, where there is plenty of room.
 
         A disk keeps what is overwritten sooner than what makes a file longer. SQLite goes by what
@@ -303,25 +305,25 @@ class SqliteBackend(Backend):
             log = os.open(f"{self._path}-wal", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 length, disk = os.fstat(log).st_size, os.fstatvfs(log)
-                if length < _LOG_BYTES < disk.f_bavail * disk.f_frsize // 16:
-                    os.pwrite(log, bytes(_LOG_BYTES - length), length)
+                if length < _WAL_BYTES < disk.f_bavail * disk.f_frsize // 16:
+                    os.pwrite(log, bytes(_WAL_BYTES - length), length)
                     os.fsync(log)
             finally:
                 os.close(log)
         except OSError as error:
             logger.debug("the log of %s stays short: %s", self._path, error)
 
-    def exclude_others(self, database: Database) -> None:
+    def lock_schema(self, database: StoreConnection) -> None:
         """Whoever has begun to write is alone anyway."""
 
-    def connect_reader(self) -> SqliteDatabase:
+    def connect_reader(self) -> SqliteStoreConnection:
         database = self._open(f"{self._path}")
         database.execute("PRAGMA query_only = ON")
         return database
 
-    def _open(self, where: str) -> SqliteDatabase:
+    def _open(self, where: str) -> SqliteStoreConnection:
         self._check_owners()
-        with NamingFailures(where):
+        with ErrorTranslator(where):
             connection = sqlite3.connect(
                 self._path,
                 timeout=_BUSY_S,
@@ -329,23 +331,23 @@ class SqliteBackend(Backend):
                 check_same_thread=False,
                 factory=GuardedSqliteConnection,
             )
-        return SqliteDatabase(connection, where)
+        return SqliteStoreConnection(connection, where)
 
-    def check(self, database: Database) -> None:
+    def check(self, database: StoreConnection) -> None:
         check_integrity(database, str(self._path))
 
-    def note(self, role: str, commits: int) -> None:
+    def record_commits(self, role: str, commits: int) -> None:
         # Without a sync: it may fall behind what is in the database, and is never ahead of it
         # unless something was lost there.
-        if role in self._notes:
-            self._notes[role][_PID_BYTES:] = b"%0*d" % (_NOTE_BYTES, commits)
+        if role in self._commit_records:
+            self._commit_records[role][_PID_BYTES:] = b"%0*d" % (_COMMITS_BYTES, commits)
 
-    def noted(self, role: str) -> int:
-        return self._noted.get(role, 0)
+    def recorded_commits(self, role: str) -> int:
+        return self._recorded_commits.get(role, 0)
 
     def unlock(self) -> None:
-        while self._notes:
-            self._notes.popitem()[1].close()
+        while self._commit_records:
+            self._commit_records.popitem()[1].close()
         while self._locks:
             os.close(self._locks.popitem()[1])
 
@@ -363,7 +365,7 @@ def _make_private(path: Path) -> None:
         raise StoreUnavailableError(f"store {path} cannot be made: {error}") from error
 
 
-def check_integrity(database: Database, where: str) -> None:
+def check_integrity(database: StoreConnection, where: str) -> None:
     """Raise StoreCorruptedError unless SQLite finds the file in order."""
     try:
         rows = database.execute("PRAGMA quick_check(5)")
@@ -387,6 +389,6 @@ class SqliteStore(Store):
         await self.read(_copy, str(path))
 
 
-def _copy(database: Database, path: str) -> None:
-    assert isinstance(database, SqliteDatabase)
+def _copy(database: StoreConnection, path: str) -> None:
+    assert isinstance(database, SqliteStoreConnection)
     database.copy_to(path)

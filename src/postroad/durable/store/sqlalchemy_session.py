@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from postroad.core.errors import MissingExtraError, UsageError
+from postroad.durable.store.backends.backend import StoreConnection
 
-from .database import Database
 from .guarded_connection import ConnectionLease, check_session_statement
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ def check_sqlalchemy_installed() -> None:
 class SqlAlchemySessions:
     """An engine on one connection of a store: it is slow to make, and keeps what it learns."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: StoreConnection) -> None:
         import sqlalchemy
 
         # While the user's function runs: the session ends its work with savepoints alone.
@@ -35,7 +35,7 @@ class SqlAlchemySessions:
         options = {"use_native_hstore": False} if database.aborts_on_error else {}
         self._engine = sqlalchemy.create_engine(
             f"{database.dialect}://",
-            creator=lambda: database.lent,
+            creator=lambda: database.leased,
             poolclass=sqlalchemy.StaticPool,
             **options,
         )
@@ -93,7 +93,7 @@ def _keep_open(connection: object) -> None:
 
 
 def call_with_session(
-    database: Database, check_transaction: Callable[[], None], function: Callable[[Any], T]
+    database: StoreConnection, check_transaction: Callable[[], None], function: Callable[[Any], T]
 ) -> T:
     """Call a function with a session on the connection."""
     # After a failure SQLAlchemy's own rules hold: session.rollback(), or session.begin_nested().
@@ -101,7 +101,7 @@ def call_with_session(
         database, check_transaction, check_session_statement, uses_savepoints=False
     )
     with lease:
-        if database.sessions is None:
-            database.sessions = SqlAlchemySessions(database)
-        sessions: SqlAlchemySessions = database.sessions
+        if database.session_factory is None:
+            database.session_factory = SqlAlchemySessions(database)
+        sessions: SqlAlchemySessions = database.session_factory
         return sessions.call(lease, function)

@@ -9,13 +9,13 @@ from typing import Any, Protocol, TypeAlias
 
 from postroad.core.errors import StoreError, TransactionAbortedError
 
-Row: TypeAlias = tuple[Any, ...]
+DatabaseRow: TypeAlias = tuple[Any, ...]
 
 
 logger = logging.getLogger("postroad.durable")
 
 
-class Database(Protocol):
+class StoreConnection(Protocol):
     """One connection. Whoever calls it sees to it that calls do not overlap.
 
     Statements of Postroad are written with `?` for parameters; those of users in whatever way
@@ -27,10 +27,10 @@ class Database(Protocol):
     """Whether after a statement that failed only a rollback is possible."""
     dialect: str
     """What SQLAlchemy calls the database and its driver."""
-    sessions: Any = None
+    session_factory: Any = None
     """Where sessions of SQLAlchemy come from, once there was one."""
 
-    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[DatabaseRow]:
         """Run one of Postroad's own statements; the rows it yields."""
 
     def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
@@ -39,17 +39,19 @@ class Database(Protocol):
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run one of them with each of some parameters; for what yields no rows."""
 
-    def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
+    def execute_native(
+        self, statement: str, parameters: Sequence[Any] | None = None
+    ) -> list[DatabaseRow]:
         """Run a user's statement."""
 
-    def watching(self, statement: str) -> AbstractContextManager[None]:
+    def guarding(self, statement: str) -> AbstractContextManager[None]:
         """A user's statement is run within; UsageError if it would change what others commit.
 
-        What can be found out after it, `close_turn` does.
+        What can be found out after it, `check_savepoint` does.
         """
         return nullcontext()
 
-    def begin_turn(self, lock_s: float, statement_s: float) -> None:
+    def begin_savepoint(self, lock_s: float, statement_s: float) -> None:
         """Let a user work, whose part can be undone alone.
 
         Args:
@@ -57,26 +59,26 @@ class Database(Protocol):
             statement_s: how long one may take in all.
         """
 
-    def close_turn(self) -> None:
+    def check_savepoint(self) -> None:
         """The user is done: raise what would keep others from committing, and reset settings."""
 
-    def undo_turn(self) -> None:
+    def rollback_savepoint(self) -> None:
         """Undo what a user did."""
 
-    def keep_turn(self) -> None:
+    def release_savepoint(self) -> None:
         """What a user did is part of the commit."""
 
     @property
-    def lent(self) -> Any:
+    def leased(self) -> Any:
         """The connection for users: a GuardedConnection that is one of its driver's class too."""
 
-    def single(self, statement: str, parameters: object) -> dict[str, Any]:
+    def single_statement_options(self, statement: str, parameters: object) -> dict[str, Any]:
         """What a cursor must be told so that it takes no second statement along."""
 
-    def name_failure(self, error: BaseException) -> StoreError | None:
+    def classify_error(self, error: BaseException) -> StoreError | None:
         """What an error of the driver says about the database; None if it is fine."""
 
-    def later(self, statement: str) -> None:
+    def execute_later(self, statement: str) -> None:
         """Run one of Postroad's own statements, at the latest before the next one."""
         self.execute(statement)
 
@@ -106,40 +108,40 @@ class Database(Protocol):
         """Give the connection back."""
 
 
-def check_in_transaction(database: Database) -> None:
+def check_in_transaction(database: StoreConnection) -> None:
     """Raise TransactionAbortedError if a statement ended what others commit too."""
     if not database.is_in_transaction:
         raise TransactionAbortedError("a statement has undone the whole transaction; begin again")
 
 
 @contextmanager
-def savepoint(database: Database, name: str) -> Iterator[None]:
+def savepoint(database: StoreConnection, name: str) -> Iterator[None]:
     """Undo what is done within, and nothing else, if it raises."""
-    database.later(f"SAVEPOINT {name}")
+    database.execute_later(f"SAVEPOINT {name}")
     try:
         database.flush()
         yield
         check_in_transaction(database)
-        database.later(f"RELEASE SAVEPOINT {name}")
+        database.execute_later(f"RELEASE SAVEPOINT {name}")
     except BaseException:
         if database.is_in_transaction:
-            database.later(f"ROLLBACK TO SAVEPOINT {name}")
-            database.later(f"RELEASE SAVEPOINT {name}")
+            database.execute_later(f"ROLLBACK TO SAVEPOINT {name}")
+            database.execute_later(f"RELEASE SAVEPOINT {name}")
         raise
 
 
-class Backend(Protocol):
+class DatabaseBackend(Protocol):
     """Where a store keeps its data, and how one gets connections to it."""
 
-    types: dict[str, str]
+    column_types: dict[str, str]
     """What a migration calls `{id}`, `{serial}`, `{blob}` and, after a table, `{clustered}`."""
 
     @property
-    def sync_s(self) -> float:
+    def simulated_sync_s(self) -> float:
         """Seconds that a commit seems to take besides; for disks that are simulated."""
 
     @property
-    def look_after_s(self) -> float:
+    def idle_check_s(self) -> float:
         """Seconds without work after which it is asked whether another took its place; 0: never."""
 
     def exists(self) -> bool:
@@ -148,25 +150,25 @@ class Backend(Protocol):
     def lock(self, role: str) -> None:
         """Become the only process in that role; raises StoreLockedError if another is."""
 
-    def lock_also(self, role: str, database: Database) -> None:
+    def lock_additional_role(self, role: str, database: StoreConnection) -> None:
         """Take a second role, while connected."""
 
-    def connect(self) -> Database:
+    def connect(self) -> StoreConnection:
         """A connection that reads and writes."""
 
-    def connect_reader(self) -> Database:
+    def connect_reader(self) -> StoreConnection:
         """A connection that sees what is committed."""
 
-    def exclude_others(self, database: Database) -> None:
+    def lock_schema(self, database: StoreConnection) -> None:
         """Have the transaction that has begun wait until no other prepares the tables."""
 
-    def check(self, database: Database) -> None:
+    def check(self, database: StoreConnection) -> None:
         """Raise StoreCorruptedError if the data is damaged."""
 
-    def note(self, role: str, commits: int) -> None:
+    def record_commits(self, role: str, commits: int) -> None:
         """Note beside the data how many commits were acknowledged, where that survives a crash."""
 
-    def noted(self, role: str) -> int:
+    def recorded_commits(self, role: str) -> int:
         """What was noted before this process; 0 if that is not known."""
         return 0
 
@@ -174,7 +176,7 @@ class Backend(Protocol):
         """Let another process in; every connection is closed by now."""
 
 
-def close_quietly(database: Database) -> None:
+def close_quietly(database: StoreConnection) -> None:
     """Close a connection that may be broken."""
     try:
         database.close()

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from postroad.core.errors import StoreMismatchError
-
-from .database import Backend, Database
+from postroad.durable.store.backends.backend import DatabaseBackend, StoreConnection
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -82,7 +81,7 @@ class Schema(msgspec.Struct, frozen=True):
         """The version that this process writes."""
         return len(self.migrations)
 
-    def version(self, database: Database) -> int:
+    def version(self, database: StoreConnection) -> int:
         """The version in a store, 0 if there is none; raises StoreMismatchError for a newer one."""
         version = int(read_meta(database, self.key) or 0)
         if version > self.newest:
@@ -92,7 +91,7 @@ class Schema(msgspec.Struct, frozen=True):
             )
         return version
 
-    def migrate(self, types: Mapping[str, str], database: Database) -> bool:
+    def migrate(self, types: Mapping[str, str], database: StoreConnection) -> bool:
         """Bring the tables up to date, inside a transaction; whether there was anything to do.
 
         Raises:
@@ -111,25 +110,25 @@ class Schema(msgspec.Struct, frozen=True):
 QUEUES = Schema("queues", "schema", MIGRATIONS)
 
 
-def migrate(backend: Backend, database: Database) -> None:
+def migrate(backend: DatabaseBackend, database: StoreConnection) -> None:
     """Bring the store's own tables up to date; a newer store is refused."""
     database.execute(
         "CREATE TABLE IF NOT EXISTS postroad_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
     )
-    if QUEUES.migrate(backend.types, database):
+    if QUEUES.migrate(backend.column_types, database):
         # Processes of another version that still run commit nothing more.
         database.execute(
             "UPDATE postroad_meta SET value = value || ' +' WHERE name LIKE 'commits.%'"
         )
 
 
-def read_meta(database: Database, name: str) -> str | None:
+def read_meta(database: StoreConnection, name: str) -> str | None:
     """One of the few facts about the store itself."""
     rows = database.execute("SELECT value FROM postroad_meta WHERE name = ?", (name,))
     return rows[0][0] if rows else None
 
 
-def write_meta(database: Database, name: str, value: str) -> None:
+def write_meta(database: StoreConnection, name: str, value: str) -> None:
     """Remember one of them."""
     database.execute(
         "INSERT INTO postroad_meta (name, value) VALUES (?, ?)"

@@ -6,37 +6,37 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from .ledger import Ledger
-from .rows import InPage
+from postroad.durable.store.tables.rows import InboxBatch
+from postroad.durable.store.tables.store_tables import StoreTables
 
 T = TypeVar("T")
 
 logger = logging.getLogger("postroad.durable")
 
 
-class Unit(ABC):
+class Mutation(ABC):
     """A change of the store. Many units share one commit.
 
     Attributes:
         size: about how much memory it takes while it waits.
         error: why it alone was not done, set while it is applied.
-        has_statements: whether it belongs to statements of a user, which cannot be repeated.
+        has_user_statements: whether it belongs to statements of a user, which cannot be repeated.
     """
 
-    __slots__ = ("error", "has_statements", "size")
+    __slots__ = ("error", "has_user_statements", "size")
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
         self.error: Exception | None = None
-        self.has_statements = False
+        self.has_user_statements = False
 
     @abstractmethod
-    def apply(self, ledger: Ledger) -> None:
+    def apply(self, tables: StoreTables) -> None:
         """Make the change, in the thread of the store; may raise only if nothing was changed."""
 
-    def prepare(self, ledger: Ledger) -> InPage | None:
+    def prepare(self, tables: StoreTables) -> InboxBatch | None:
         """Find out on the event loop what is certain to be stored, so that it is told at once.
 
         Called when it is submitted, if nothing else is being committed or waits for that: until its
@@ -44,46 +44,49 @@ class Unit(ABC):
         """
         return None
 
-    def refuse(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """Hear, in the thread of the store, that the statements it belongs to cannot be kept."""
         self.error = error
 
     @abstractmethod
-    def settle(self, error: Exception | None) -> None:
+    def on_complete(self, error: Exception | None) -> None:
         """Hear what came of it, on the event loop."""
 
 
-class Work(Unit, Generic[T]):
+Mutations: TypeAlias = Sequence[Mutation]
+
+
+class FunctionMutation(Mutation, Generic[T]):
     """A function that changes the store, for those who wait for its result."""
 
     __slots__ = ("_function", "_result", "done")
 
-    def __init__(self, function: Callable[[Ledger], T], size: int = 0) -> None:
+    def __init__(self, function: Callable[[StoreTables], T], size: int = 0) -> None:
         super().__init__(size)
         self._function = function
         self._result: T
         self.done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    def apply(self, ledger: Ledger) -> None:
-        self._result = self._function(ledger)
+    def apply(self, tables: StoreTables) -> None:
+        self._result = self._function(tables)
 
-    def settle(self, error: Exception | None) -> None:
+    def on_complete(self, error: Exception | None) -> None:
         if error is None and not self.done.done():
             self.done.set_result(self._result)
         elif error is not None:
-            tell(self.done, error)
+            resolve_future(self.done, error)
 
 
-def settle(units: Sequence[Unit], error: Exception | None) -> None:
+def complete_all(mutations: Mutations, error: Exception | None) -> None:
     """Tell each unit what came of it: its own error, or that of all of them."""
-    for unit in units:
+    for mutation in mutations:
         try:
-            unit.settle(unit.error or error)
+            mutation.on_complete(mutation.error or error)
         except Exception:
-            logger.exception("%s could not be told what came of it", type(unit).__name__)
+            logger.exception("%s could not be told what came of it", type(mutation).__name__)
 
 
-def tell(done: asyncio.Future[Any], error: Exception | None) -> None:
+def resolve_future(done: asyncio.Future[Any], error: Exception | None) -> None:
     """Tell whoever waits what came of it; it may have given up waiting."""
     if done.done():
         return

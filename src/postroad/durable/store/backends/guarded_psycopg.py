@@ -10,8 +10,7 @@ from typing import Any
 import psycopg
 
 from postroad.core.errors import UsageError
-
-from .guarded_connection import GuardedConnection, GuardedCursor
+from postroad.durable.store.guarded_connection import GuardedConnection, GuardedCursor
 
 _TEXTS = re.compile("'(?:[^']|'')*'")
 
@@ -27,7 +26,7 @@ class GuardedPsycopgCursor(GuardedCursor, psycopg.Cursor[Any]):  # type: ignore[
         lease.check()
         with lease.running(statement) as text:
             # Copies are sent in a way that would take a second statement along.
-            if lease.database.single(_TEXTS.sub("", text), None):
+            if lease.database.single_statement_options(_TEXTS.sub("", text), None):
                 raise UsageError("a copy is one statement; leave out what follows its `;`")
             lease.is_in_driver = True
             try:

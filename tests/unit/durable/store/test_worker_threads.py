@@ -8,14 +8,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from postroad.durable.store.threads import ExecutorThread, QuickThread, Thread
+from postroad.durable.store.worker_threads import (
+    DirectThreadRunner,
+    ExecutorThreadRunner,
+    ThreadRunner,
+)
 from tests.support.deadlines import DEADLINE_S
 
 NAME = "a thread of this test"
 
-Maker = Callable[[str], Thread]
-Makers = Callable[[str, int], Thread]
-KINDS = pytest.mark.parametrize("make", [QuickThread, ExecutorThread])
+Maker = Callable[[str], ThreadRunner]
+Makers = Callable[[str, int], ThreadRunner]
+KINDS = pytest.mark.parametrize("make", [DirectThreadRunner, ExecutorThreadRunner])
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +148,7 @@ async def test_there_are_no_more_threads_than_were_asked_for(make: Makers) -> No
 
 
 async def test_one_thread_is_enough_for_one_thing_after_the_other() -> None:
-    threads = QuickThread(NAME, 8)
+    threads = DirectThreadRunner(NAME, 8)
     names = [await threads.run(threading.get_ident) for _ in range(50)]
     assert len(set(names)) == len(own_threads()) == 1
     threads.stop()
@@ -154,7 +158,7 @@ async def test_nothing_is_kept_alive_while_there_is_nothing_to_do() -> None:
     class Thing:
         """Something large."""
 
-    thread, thing = QuickThread(NAME), Thing()
+    thread, thing = DirectThreadRunner(NAME), Thing()
     ref = weakref.ref(thing)
     await thread.run(id, thing)
     del thing
@@ -169,7 +173,7 @@ def test_thread_whose_loop_is_closed_ends() -> None:
     event, done = threading.Event(), list[str]()
 
     async def leave() -> None:
-        thread = QuickThread(NAME)
+        thread = DirectThreadRunner(NAME)
         thread.run(wait_for, event)
         thread.run(fail, KeyError("unheard"))
         thread.run(done.append, "done")
@@ -186,7 +190,7 @@ def test_thread_whose_loop_is_closed_ends() -> None:
 
 def test_thread_does_not_keep_the_process_from_ending() -> None:
     async def look() -> bool:
-        thread = QuickThread(NAME)
+        thread = DirectThreadRunner(NAME)
         (worker,) = own_threads()
         thread.stop()
         return worker.daemon

@@ -12,11 +12,11 @@ from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Store
 from postroad.durable.bridges.protocol import WindowStatus
 from postroad.durable.bridges.receiver import WindowMutation
-from postroad.durable.store import queries as query
-from postroad.durable.store.ledger import Ledger, News
-from postroad.durable.store.rows import InPage
-from postroad.durable.store.streams import Arrival
-from postroad.durable.store.units import Work
+from postroad.durable.store.mutations import FunctionMutation
+from postroad.durable.store.tables import queries as query
+from postroad.durable.store.tables.rows import InboxBatch
+from postroad.durable.store.tables.store_tables import CommitEvent, StoreTables
+from postroad.durable.store.tables.streams import WindowResult
 from tests.contract.store_behaviour import Place
 from tests.contract.store_inbox_behaviour import ids, numbered
 from tests.support.durable.held_commits import held_commit
@@ -42,26 +42,26 @@ class Listener:
     def __init__(self, store: Store) -> None:
         self.heard: list[tuple[str, list[int]]] = []
         self.pages: list[int] = []
-        store.audience.add_early(self._on_arriving, self._on_withdrawn)
-        store.audience.add(self._on_news)
+        store.commit_listeners.add_precommit_listener(self._on_arriving, self._on_withdrawn)
+        store.commit_listeners.add(self._on_news)
 
-    def _on_arriving(self, page: InPage) -> None:
+    def _on_arriving(self, page: InboxBatch) -> None:
         # One after the other, unlike everything else.
         if self.heard and self.heard[-1][0] == "arriving":
-            self.heard[-1][1].extend(letter.id for letter in page.letters)
+            self.heard[-1][1].extend(letter.id for letter in page.messages)
             self.pages.append(page.id)
         else:
             self._write("arriving", [page])
 
-    def _on_withdrawn(self, pages: Sequence[InPage]) -> None:
+    def _on_withdrawn(self, pages: Sequence[InboxBatch]) -> None:
         self._write("withdrawn", pages)
 
-    def _on_news(self, news: News) -> None:
-        self._write("news", news.arrived)
+    def _on_news(self, news: CommitEvent) -> None:
+        self._write("news", news.inbox_batches)
 
-    def _write(self, what: str, pages: Sequence[InPage]) -> None:
+    def _write(self, what: str, pages: Sequence[InboxBatch]) -> None:
         if pages:
-            self.heard.append((what, [letter.id for page in pages for letter in page.letters]))
+            self.heard.append((what, [letter.id for page in pages for letter in page.messages]))
             self.pages.extend(page.id for page in pages)
 
     def take(self) -> list[tuple[str, list[int]]]:
@@ -70,13 +70,13 @@ class Listener:
         return heard
 
 
-def accepting(author: Correspondent, start: int, stop: int) -> Work[Arrival]:
+def accepting(author: Correspondent, start: int, stop: int) -> FunctionMutation[WindowResult]:
     """A unit that takes some pages of a sender."""
 
-    def write(ledger: Ledger) -> Arrival:
+    def write(ledger: StoreTables) -> WindowResult:
         return ledger.streams.accept(SENDER, author.window(start, stop), OWN, ROOM, NOW_MS)
 
-    return Work(write)
+    return FunctionMutation(write)
 
 
 def arriving(author: Correspondent, start: int, stop: int, room: int = ROOM) -> WindowMutation:
@@ -117,7 +117,7 @@ class EarlyBehaviour:
             await commit.begun()
             assert listener.take() == [("arriving", [1, 2, 3])]
             if place.reads_beside:
-                assert await store.read(query.browse_queue, QUEUE, 10) == []
+                assert await store.read(query.peek_queue, QUEUE, 10) == []
             assert not accepted.done()
             commit.go_on()
             assert (await accepted).watermark == 3
@@ -153,7 +153,7 @@ class EarlyBehaviour:
         for unit, verdict in ((behind, WindowStatus.GAP), (full, WindowStatus.FULL)):
             store.submit(unit)
             await unit.done
-            assert unit.result.verdict is verdict
+            assert unit.result.status is verdict
         assert listener.take() == []
 
     async def test_what_was_told_at_once_and_is_not_to_be_stored_is_taken_back(
@@ -164,7 +164,7 @@ class EarlyBehaviour:
         unit = arriving(author, 1, 2)
         store.submit(unit)
         # As if something else had come before it.
-        (stream,) = store._ledger.streams._streams.values()
+        (stream,) = store._tables.streams._streams.values()
         page = author.window(1, 2).batches[0]
         stream.watermark, stream.chain = 3, page.chain
         with pytest.raises(RuntimeError, match="not to be stored"):
@@ -257,17 +257,17 @@ class EarlyBehaviour:
     async def test_every_page_of_a_long_commit_is_told_once(
         self, store: Store, author: Correspondent, listener: Listener
     ) -> None:
-        first = await store.begin()
+        first = await store.begin_transaction()
         units = [accepting(author, 0, 1), accepting(author, 1, 2), accepting(author, 2, 3)]
         store.submit(units[0])
-        begin = asyncio.create_task(store.begin())
+        begin = asyncio.create_task(store.begin_transaction())
         await asyncio.sleep(0)
-        first.end(None)
+        first.finish(None)
         second = await begin
         assert listener.heard in ([("arriving", [1, 2])], [("arriving", [1, 2]), ("news", [1, 2])])
         store.submit(units[1])
         store.submit(units[2])
-        second.end(None)
+        second.finish(None)
         await asyncio.gather(*(unit.done for unit in units))
         for what in ("arriving", "news"):
             told = [
@@ -281,7 +281,7 @@ class EarlyBehaviour:
         def fail(pages: object) -> None:
             raise ZeroDivisionError
 
-        store.audience.add_early(fail, fail)
+        store.commit_listeners.add_precommit_listener(fail, fail)
         listener = Listener(store)
         await fail_to_accept(store, author)
         assert listener.take() == [("arriving", [1, 2]), ("withdrawn", [1, 2])]

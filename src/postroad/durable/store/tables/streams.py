@@ -21,47 +21,49 @@ from postroad.durable.bridges.protocol import (
 )
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.names import validate_key, validate_queue_name
+from postroad.durable.store.backends.backend import StoreConnection
 from postroad.durable.stored_messages import StoredMessage, decode_batch
 
-from .database import Database
-from .queries import find_stream, list_refusals
-from .queues import Queues
-from .rows import InPage, Stream
+from .queries import find_stream, list_rejections
+from .queues import QueueTable
+from .rows import InboxBatch, SenderStream
 
 # Refusals that a sender does not know yet travel in one answer, and must fit into it.
-_REFUSALS_MAX = 2_000
+_REJECTIONS_MAX = 2_000
 # A new one comes with every new store and every epoch, which are rare.
 _STREAMS_PER_SENDER = 32
 # More letters keep the event loop busy for longer than they would wait for a thread.
 _PREPARED_MAX = 64
 
 
-class Arrival(msgspec.Struct, frozen=True):
+class WindowResult(msgspec.Struct, frozen=True):
     """What came of a window."""
 
-    verdict: WindowStatus
+    status: WindowStatus
     watermark: int
     chain: bytes
-    refusals: list[MessageRejection]
+    rejections: list[MessageRejection]
     detail: str = ""
 
 
-QueueRule = Callable[[str, str], bool]
+QueuePolicy = Callable[[str, str], bool]
 """Whether a sender may open a queue of that name."""
 
 
-class Streams:
+class StreamTable:
     """Takes windows of other stores into the queues of this one."""
 
-    def __init__(self, database: Database, config: DurableQueuesConfig, queues: Queues) -> None:
+    def __init__(
+        self, database: StoreConnection, config: DurableQueuesConfig, queues: QueueTable
+    ) -> None:
         self.database = database
         self._config = config
         self._queues = queues
-        self.may_open: QueueRule = lambda sender, queue: True
+        self.queue_policy: QueuePolicy = lambda sender, queue: True
         # As the next commit will leave them; forgotten when one fails.
-        self._streams: dict[tuple[str, bytes, int], Stream] = {}
+        self._streams: dict[tuple[str, bytes, int], SenderStream] = {}
 
-    def stream(self, sender: str, store: bytes, epoch: int, own_name: str) -> Stream:
+    def stream(self, sender: str, store: bytes, epoch: int, own_name: str) -> SenderStream:
         """How far a sender's store has been accepted; at the beginning if it is new."""
         key = (sender, store, epoch)
         stream = self._streams.get(key)
@@ -69,12 +71,12 @@ class Streams:
             stream = self._streams[key] = find_stream(self.database, *key) or self._add_stream(
                 *key, initial_chain(store, epoch, own_name)
             )
-            stream.refusals = list_refusals(self.database, stream.id, 0)
+            stream.rejections = list_rejections(self.database, stream.id, 0)
         return stream
 
-    def _add_stream(self, sender: str, store: bytes, epoch: int, chain: bytes) -> Stream:
-        self._forget_oldest(sender)
-        stream = Stream(self._queues.next_id("postroad_streams"), 0, chain)
+    def _add_stream(self, sender: str, store: bytes, epoch: int, chain: bytes) -> SenderStream:
+        self._evict_oldest(sender)
+        stream = SenderStream(self._queues.next_id("postroad_streams"), 0, chain)
         self.database.execute(
             "INSERT INTO postroad_streams (id, sender, store, epoch, watermark, chain)"
             " VALUES (?, ?, ?, ?, 0, ?)",
@@ -82,7 +84,7 @@ class Streams:
         )
         return stream
 
-    def _forget_oldest(self, sender: str) -> None:
+    def _evict_oldest(self, sender: str) -> None:
         """Keep no more streams of a sender than it can need.
 
         Should one that is forgotten come back, its sender notices that this node forgot it.
@@ -97,30 +99,32 @@ class Streams:
 
     # Receiving.
 
-    def prepare(self, sender: str, window: StreamWindow, room: int, now_ms: int) -> InPage | None:
+    def prepare(
+        self, sender: str, window: StreamWindow, room: int, now_ms: int
+    ) -> InboxBatch | None:
         """The page that `accept` is going to store, if that follows from what is in memory.
 
         Only for a window of few letters for one queue. A page that is returned was not refused, and
         is to be given to `accept` with the window.
         """
         stream = self._streams.get((sender, window.store, window.epoch))
-        if stream is None or stream.refusals or len(window.batches) != 1:
+        if stream is None or stream.rejections or len(window.batches) != 1:
             return None
         try:
-            (fresh,) = new_batches(stream.watermark, stream.chain, window)
-            if fresh.batch.count > _PREPARED_MAX:
+            (new_batch,) = new_batches(stream.watermark, stream.chain, window)
+            if new_batch.batch.count > _PREPARED_MAX:
                 return None
-            data, letters = _read(fresh)
+            data, messages = _decode_messages(new_batch)
         except (SequenceGap, StreamDivergedError, MalformedPayloadError, ValueError):
             return None
-        queue = letters[0].queue
-        if len(data) > room or not self._queues.knows(queue):
+        queue = messages[0].queue
+        if len(data) > room or not self._queues.is_cached(queue):
             return None
-        if any(letter.queue != queue or not letter.is_fifo for letter in letters):
+        if any(message.queue != queue or not message.is_fifo for message in messages):
             return None
-        if any(self._refuse(sender, fresh.first, letters, window.now_ms)):
+        if any(self._rejections(sender, new_batch.first, messages, window.now_ms)):
             return None
-        return self._queues.page_of(sender, letters, len(data), now_ms - window.now_ms, now_ms)
+        return self._queues.build_batch(sender, messages, len(data), now_ms - window.now_ms, now_ms)
 
     def accept(
         self,
@@ -129,41 +133,43 @@ class Streams:
         own_name: str,
         room: int,
         now_ms: int,
-        prepared: InPage | None = None,
-    ) -> Arrival:
+        prepared: InboxBatch | None = None,
+    ) -> WindowResult:
         """Keep what is new in a window, as far as there is room, and move the watermark."""
         stream = self.stream(sender, window.store, window.epoch, own_name)
-        self._forget_refusals(stream, window.acked)
-        before, known_rejections = stream.watermark, len(stream.refusals)
-        refusals: list[MessageRejection] = []
-        verdict, detail = WindowStatus.ACCEPTED, ""
+        self._purge_rejections(stream, window.acked)
+        before, known_rejections = stream.watermark, len(stream.rejections)
+        rejections: list[MessageRejection] = []
+        status, detail = WindowStatus.ACCEPTED, ""
         try:
-            for fresh in new_batches(stream.watermark, stream.chain, window):
-                room -= 0 if fresh.batch.data is None else len(fresh.batch.data)
-                is_crowded = room < 0 and not self._is_first(stream, before, sender)
-                if is_crowded or known_rejections + len(refusals) > _REFUSALS_MAX:
-                    verdict = WindowStatus.FULL
+            for new_batch in new_batches(stream.watermark, stream.chain, window):
+                room -= 0 if new_batch.batch.data is None else len(new_batch.batch.data)
+                is_crowded = room < 0 and not self._has_nothing_stored(stream, before, sender)
+                if is_crowded or known_rejections + len(rejections) > _REJECTIONS_MAX:
+                    status = WindowStatus.FULL
                     break
                 if prepared is None:
-                    refusals += self._take(sender, fresh, now_ms - window.now_ms, now_ms)
+                    rejections += self._store_batch(
+                        sender, new_batch, now_ms - window.now_ms, now_ms
+                    )
                 else:
-                    self._queues.store_page(prepared, fresh.batch.data or b"")
+                    self._queues.store_batch(prepared, new_batch.batch.data or b"")
                     prepared = None
-                stream.watermark, stream.chain = fresh.last, fresh.batch.chain
+                stream.watermark, stream.chain = new_batch.last, new_batch.batch.chain
         except SequenceGap:
-            verdict = WindowStatus.GAP
+            status = WindowStatus.GAP
         except StreamDivergedError as error:
-            verdict, detail = WindowStatus.DIVERGED, str(error)
+            status, detail = WindowStatus.DIVERGED, str(error)
         if prepared is not None:
             raise RuntimeError(
-                f"a page of {sender!r} was told of that is not to be stored: {verdict}"
+                f"a page of {sender!r} was told of that is not to be stored: {status}"
             )
-        self._remember(stream, before, refusals)
+        self._record_progress(stream, before, rejections)
         # Told with every answer until they are settled: the one they were told with first may have
         # got lost, and its window come again by another way.
-        return Arrival(verdict, stream.watermark, stream.chain, list(stream.refusals), detail)
+        return WindowResult(status, stream.watermark, stream.chain, list(stream.rejections), detail)
 
-    def _is_first(self, stream: Stream, before: int, sender: str) -> bool:
+    def _has_nothing_stored(self, stream: SenderStream, before: int, sender: str) -> bool:
         """Whether nothing of the sender is here: it may always send one page, however large."""
         if stream.watermark > before:
             return False
@@ -174,82 +180,91 @@ class Streams:
         )
         return not rows
 
-    def _remember(self, stream: Stream, before: int, refusals: Sequence[MessageRejection]) -> None:
+    def _record_progress(
+        self, stream: SenderStream, before: int, rejections: Sequence[MessageRejection]
+    ) -> None:
         if stream.watermark == before:
             return
         self.database.execute(
             "UPDATE postroad_streams SET watermark = ?, chain = ? WHERE id = ?",
             (stream.watermark, stream.chain, stream.id),
         )
-        for refusal in refusals:
+        for rejection in rejections:
             self.database.execute(
                 "INSERT INTO postroad_refusals (stream, number, reason, detail)"
                 " VALUES (?, ?, ?, ?)",
-                (stream.id, refusal.number, refusal.reason, refusal.detail),
+                (stream.id, rejection.number, rejection.reason, rejection.detail),
             )
-        stream.refusals += refusals
+        stream.rejections += rejections
 
-    def _forget_refusals(self, stream: Stream, settled: int) -> None:
+    def _purge_rejections(self, stream: SenderStream, acked: int) -> None:
         """Drop refusals that the sender has made dead letters of."""
-        if stream.refusals and stream.refusals[0].number <= settled:
-            stream.refusals = [
-                rejection for rejection in stream.refusals if rejection.number > settled
+        if stream.rejections and stream.rejections[0].number <= acked:
+            stream.rejections = [
+                rejection for rejection in stream.rejections if rejection.number > acked
             ]
             self.database.execute(
                 "DELETE FROM postroad_refusals WHERE stream = ? AND number <= ?",
-                (stream.id, settled),
+                (stream.id, acked),
             )
 
-    def _take(
-        self, sender: str, fresh: NewBatch, ahead_ms: int, now_ms: int
+    def _store_batch(
+        self, sender: str, new_batch: NewBatch, clock_skew_ms: int, now_ms: int
     ) -> list[MessageRejection]:
         """Store the letters of a page; returns those that cannot be."""
-        if fresh.batch.data is None:
+        if new_batch.batch.data is None:
             return []
-        numbers = range(fresh.first, fresh.last + 1)
+        numbers = range(new_batch.first, new_batch.last + 1)
         try:
-            _, letters = _read(fresh)
+            _, messages = _decode_messages(new_batch)
         except MalformedPayloadError as error:
             detail = str(error)[:DETAIL_CHARS_MAX]
             return [
                 MessageRejection(number, DeadLetterReason.UNREADABLE, detail) for number in numbers
             ]
-        refusals = list(self._refuse(sender, fresh.first, letters, now_ms - ahead_ms))
-        if refusals:
-            refused = {refusal.number - fresh.first for refusal in refusals}
-            letters = [letter for index, letter in enumerate(letters) if index not in refused]
-        page = None if refusals else fresh.batch.data
-        self._queues.store_letters(sender, letters, ahead_ms, now_ms, page=page, is_early=True)
-        return refusals
+        rejections = list(
+            self._rejections(sender, new_batch.first, messages, now_ms - clock_skew_ms)
+        )
+        if rejections:
+            refused = {rejection.number - new_batch.first for rejection in rejections}
+            messages = [message for index, message in enumerate(messages) if index not in refused]
+        batch = None if rejections else new_batch.batch.data
+        self._queues.store_messages(
+            sender, messages, clock_skew_ms, now_ms, batch=batch, is_early=True
+        )
+        return rejections
 
-    def _refuse(
-        self, sender: str, first: int, letters: Sequence[StoredMessage], sender_now_ms: int
+    def _rejections(
+        self, sender: str, first: int, messages: Sequence[StoredMessage], sender_now_ms: int
     ) -> Iterator[MessageRejection]:
         """Those of the letters that this node does not take."""
         size_max = self._config.message_bytes_max
         allowed: dict[str, str | None] = {}
         opened = 0
-        for number, letter in enumerate(letters, first):
-            if letter.queue not in allowed:
-                allowed[letter.queue] = self._why_closed(sender, letter.queue, opened)
-                opened += allowed[letter.queue] is None and letter.queue not in self._queues.ids()
-            if (detail := allowed[letter.queue]) is not None:
+        for number, message in enumerate(messages, first):
+            if message.queue not in allowed:
+                allowed[message.queue] = self._queue_rejection_reason(sender, message.queue, opened)
+                opened += allowed[message.queue] is None and message.queue not in self._queues.ids()
+            if (detail := allowed[message.queue]) is not None:
                 yield MessageRejection(
                     number, DeadLetterReason.UNKNOWN_QUEUE, detail[:DETAIL_CHARS_MAX]
                 )
-            elif letter.key is not None and (detail := _why_no_key(letter.key)) is not None:
+            elif (
+                message.key is not None
+                and (detail := _key_rejection_reason(message.key)) is not None
+            ):
                 yield MessageRejection(
                     number, DeadLetterReason.UNREADABLE, detail[:DETAIL_CHARS_MAX]
                 )
-            elif len(letter.body) > size_max:
-                detail = f"{len(letter.body)} bytes; this node takes {size_max}"
+            elif len(message.body) > size_max:
+                detail = f"{len(message.body)} bytes; this node takes {size_max}"
                 yield MessageRejection(number, DeadLetterReason.TOO_LARGE, detail)
-            elif 0 < letter.expires_ms <= sender_now_ms:
+            elif 0 < message.expires_ms <= sender_now_ms:
                 yield MessageRejection(
                     number, DeadLetterReason.EXPIRED, "it expired before it was delivered"
                 )
 
-    def _why_closed(self, sender: str, queue: str, opened: int) -> str | None:
+    def _queue_rejection_reason(self, sender: str, queue: str, opened: int) -> str | None:
         """Why a sender may not write into a queue; None if it may."""
         queues = self._queues.ids()
         if queue in queues:
@@ -258,29 +273,31 @@ class Streams:
             validate_queue_name(queue)
         except ConfigError as error:
             return str(error)
-        if not self.may_open(sender, queue):
+        if not self.queue_policy(sender, queue):
             return f"there is no queue {queue!r}, and {sender!r} may not open it"
         if len(queues) + opened >= self._config.queues_max:
             return f"there is no queue {queue!r}, and no more than {len(queues)} may be opened"
         return None
 
-    def forget(self) -> None:
+    def on_rolled_back(self) -> None:
         """Drop what is only in memory: the commit failed."""
         self._streams.clear()
 
 
-def _read(fresh: NewBatch) -> tuple[bytes, list[StoredMessage]]:
+def _decode_messages(new_batch: NewBatch) -> tuple[bytes, list[StoredMessage]]:
     """The bytes and letters of a page; raises MalformedPayloadError if they are not as told."""
-    data = fresh.batch.data or b""
-    if not fresh.is_intact:
+    data = new_batch.batch.data or b""
+    if not new_batch.is_intact:
         raise MalformedPayloadError("the page was changed on its way")
-    letters = decode_batch(data)
-    if len(letters) != fresh.batch.count:
-        raise MalformedPayloadError(f"{len(letters)} letters where {fresh.batch.count} were told")
-    return data, letters
+    messages = decode_batch(data)
+    if len(messages) != new_batch.batch.count:
+        raise MalformedPayloadError(
+            f"{len(messages)} letters where {new_batch.batch.count} were told"
+        )
+    return data, messages
 
 
-def _why_no_key(key: str) -> str | None:
+def _key_rejection_reason(key: str) -> str | None:
     try:
         validate_key(key)
     except ConfigError as error:
