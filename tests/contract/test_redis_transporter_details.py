@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ import pytest
 import redis.asyncio
 
 from postroad.core.errors import MessageTooLargeError
+from postroad.core.limits import MIB
 from postroad.services.kinds import Kind
+from postroad.services.transporters import reconnecting
 from postroad.services.transporters.redis import RedisTransporter
 from tests.contract.served_transporter_behaviour import talk
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -46,6 +48,32 @@ async def other_client(url: str) -> AsyncIterator[Any]:
         yield client
     finally:
         await client.aclose()
+
+
+def open_sockets() -> set[str]:
+    """Those of this process."""
+    links = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            links.add(str(descriptor.readlink()))
+    return {link for link in links if link.startswith("socket:")}
+
+
+async def test_transporter_disconnected_from_a_paused_server_keeps_no_connection(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconnecting, "GOODBYE_S", 0.2)
+    with redis_server() as server:
+        before = open_sockets()
+        alpha = await join(nodes, server.url)
+        server.pause()
+        try:
+            for _ in range(8):
+                alpha.send(Kind.RESPONSE, alpha, bytes(MIB))
+            await alpha.transporter.disconnect()
+            await eventually(lambda: open_sockets() <= before, "all connections are closed")
+        finally:
+            server.resume()
 
 
 # Who is let in.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from postroad.core.errors import ConfigError
@@ -97,33 +98,37 @@ class RedisTransporter(SessionTransporter):
     # A session.
 
     async def _session(self, ready: Callable[[], None]) -> None:
-        listening, publishing = await self._open(), None
         try:
-            kinds = await self._subscribe(listening)
-            publishing = await self._open()
-            self._writer = publishing
-            self._unanswered = 0
-            self._is_answered.set()
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._listen(listening, kinds))
-                tasks.create_task(take_answers(publishing, self._on_answer))
-                tasks.create_task(self._watch(listening, publishing))
-                ready()
+            async with self._connection() as listening:
+                kinds = await self._subscribe(listening)
+                async with self._connection() as publishing, asyncio.TaskGroup() as tasks:
+                    self._writer = publishing
+                    self._unanswered = 0
+                    self._is_answered.set()
+                    tasks.create_task(self._listen(listening, kinds))
+                    tasks.create_task(take_answers(publishing, self._on_answer))
+                    tasks.create_task(self._watch(listening, publishing))
+                    ready()
         finally:
             self._writer = None
             self._is_answered.set()
-            for connection in (listening, publishing):
-                if connection is not None:
-                    await connection.disconnect(nowait=True)
 
-    async def _open(self) -> Any:
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
         connection = make_connection(self._server, self._files, self._connect_timeout_s)
         if self._server.is_encrypted:
             # Reading all that a machine trusts takes a while.
             await asyncio.to_thread(connection.ssl_context.get)
         with mapped_errors():
             await connection.connect()
-        return connection
+        # The client library forgets it when a call is canceled.
+        transport = connection._writer.transport
+        try:
+            yield connection
+        finally:
+            await connection.disconnect(nowait=True)
+            # What a server that hangs does not read would keep it open.
+            transport.abort()
 
     async def _subscribe(self, connection: Any) -> dict[bytes, Kind]:
         """Subscribe to everything; says the kinds of packets by channel."""
