@@ -1,6 +1,7 @@
 """Hosts of a Spark cluster that are lost or cut off: found within a minute, said, and survived.
 
-Spark itself waits for a lost master for ever, and says nothing.
+Spark itself waits for a lost master for ever, and says nothing. By day the storm of
+`test_pipeline.py` kills a master, and waits until that is said.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 from tests.support.servers.process import ServerProcess
 from tests.support.servers.spark_hosts import SparkHosts, spark_hosts
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 BAD = 7
 DONE_S = 200.0
@@ -176,7 +177,6 @@ def test_lost_master_is_said_within_a_minute_and_the_job_goes_on_with_the_next(
     job.finish()
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("cluster", [2], indirect=True)
 def test_host_that_is_cut_off_is_missed_within_a_minute_and_the_job_goes_on(
     cluster: SparkHosts, job: ClearingJob

@@ -38,6 +38,8 @@ STORM_S = float(CHAOS_SECONDS or 600)
 STILL_S = 300.0
 """So long no job may stand still; what starts anew on a quiet machine takes a sixth of it."""
 DONE_S = 300.0
+SAID_S = 60.0
+"""Within which a job says that its master is gone."""
 
 EXECUTOR, WORKER, MASTER, CUT = "executor", "worker", "master", "cut"
 DRIVER, JVM, NODE, POINT, PAUSE = "driver", "JVM", "node", "point", "pause"
@@ -190,7 +192,9 @@ class Storm:
                 cluster.start_worker(worker)
             case "master":
                 cluster.kill_master()
-                self._wait(strike.gone_s)
+                # It may also be back before anybody misses it.
+                is_missed = STRIKES is not None or strike.number % 2
+                self._wait_until_said() if is_missed else self._wait(strike.gone_s)
                 cluster.start_master()
             case "cut":
                 hosts = [*cluster.network.hosts]
@@ -213,6 +217,15 @@ class Storm:
                 jobs.node.start()
             case "point":
                 self.die_at(*POINTS[strike.number % len(POINTS)])
+
+    def _wait_until_said(self) -> None:
+        """Whoever runs a job is told within a minute that its master is gone."""
+        job = self._jobs.clearing
+        before, lost_s = len(job.read_log()), time.monotonic()
+        self._watch_until(
+            lambda: "does not answer" in job.read_log()[before:], "the job misses its master"
+        )
+        assert time.monotonic() - lost_s < SAID_S
 
     def die_at(self, job: str, point: str) -> None:
         """Have the process of a job die at a point of a batch."""

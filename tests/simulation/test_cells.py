@@ -85,7 +85,7 @@ def plant_cores_that_pass_on(_: Any, peer: str, role: Role) -> MessageOrigin:
     return MessageOrigin(peer=peer)
 
 
-@BUGS.replace(MessageDispatcher, "reroute", CORRECTNESS, 0)
+@BUGS.replace(MessageDispatcher, "reroute", CORRECTNESS, 11)
 def plant_copies_for_all_again(
     _: Any,
     self: MessageDispatcher,

@@ -65,7 +65,7 @@ def plant_watermark_before_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupCommitWriter, "_report", report_and_take)
 
 
-@BUGS.replace(WindowMutation, "apply", LIVENESS, 5)
+@BUGS.replace(WindowMutation, "apply", LIVENESS, 8)
 def plant_acceptance_before_commit(accept: Any, self: WindowMutation, ledger: StoreTables) -> None:
     accept(self, ledger)
     self.done.get_loop().call_soon_threadsafe(self.on_complete, None)
@@ -80,7 +80,7 @@ async def plant_settled_when_sent(
     self._submit_ack(outflow._stream, answer, pages[0].first - 1)
 
 
-@BUGS.replace(streams, "new_batches", CORRECTNESS, 0)
+@BUGS.replace(streams, "new_batches", CORRECTNESS, 7)
 def plant_windows_not_sifted(
     _: Any, watermark: int, chain: bytes, window: StreamWindow
 ) -> Iterator[NewBatch]:
@@ -116,7 +116,7 @@ def plant_commits_that_fail_unheard(
     self.uncommitted -= len(unit.entries())
 
 
-@BUGS.replace(DispositionMutation, "abort_successors", CORRECTNESS, 6)
+@BUGS.replace(DispositionMutation, "abort_successors", CORRECTNESS, 33)
 def plant_nothing_stops_those_behind(_: Any, self: DispositionMutation) -> None:
     """Have the next ones of the key committed all the same."""
 
@@ -180,7 +180,7 @@ def plant_statements_not_undone(
     end(self, unit or Nothing())
 
 
-@BUGS.replace(StoreTables, "is_last_commit_durable", LIVENESS, 4)
+@BUGS.replace(StoreTables, "is_last_commit_durable", LIVENESS, 2)
 def plant_every_failed_commit_undone(_: Any, self: StoreTables, database: StoreConnection) -> bool:
     return False
 
@@ -194,7 +194,7 @@ def plant_batch_in_parts(flush: Any, self: OutboxTable, now_ms: int) -> None:
     self._queued = rest
 
 
-@BUGS.replace(QueueDispatcher, "_flush_acks", CRASH, 3)
+@BUGS.replace(QueueDispatcher, "_flush_acks", CRASH, 6)
 def plant_exception(flush: Any, self: QueueDispatcher) -> None:
     if len(self._acks) > 1:
         raise IndexError("too many")

@@ -50,7 +50,7 @@ def test_seeds_pass(seeds: range) -> None:
     check_seeds("flows", seeds)
 
 
-@BUGS.replace(FlowMutation, "apply", LIVENESS, 1)
+@BUGS.replace(FlowMutation, "apply", LIVENESS, 4)
 def plant_forgotten_receipts(_: Any, self: FlowMutation, ledger: StoreTables) -> None:
     self._write(ledger)
     append_sends(ledger, self._posts, check_sends(ledger, self._posts))
@@ -89,7 +89,7 @@ def plant_records_that_are_skipped(
     init(self, entries[:-1] if is_skipped else entries)
 
 
-@BUGS.replace(FlowEngine, "start_flow", CORRECTNESS, 6)
+@BUGS.replace(FlowEngine, "start_flow", CORRECTNESS, 10)
 def plant_begun_before_commit(
     admit: Any, self: FlowEngine, state: FlowState, event: FlowAdmitted
 ) -> asyncio.Future[None]:
@@ -99,7 +99,7 @@ def plant_begun_before_commit(
     return told
 
 
-@BUGS.plant(CORRECTNESS, 0)
+@BUGS.plant(CORRECTNESS, 4)
 def plant_result_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     make_unit = FlowMutationBuilder.build
     engines: dict[FlowMutationBuilder, FlowEngine] = {}
@@ -135,7 +135,7 @@ class Nothing(Mutation):
         """Tell nobody."""
 
 
-@BUGS.plant(CORRECTNESS, 4)
+@BUGS.plant(CORRECTNESS, 2)
 def plant_rows_apart_from_step(monkeypatch: pytest.MonkeyPatch) -> None:
     end, commit = SavepointTransaction.finish, FlowEngine.commit
     stores: list[Any] = []
@@ -173,7 +173,7 @@ def _keep_only(monkeypatch: pytest.MonkeyPatch, is_kept: Callable[[DatabaseRow],
     monkeypatch.setattr(tables, "insert_buffered", insert_some)
 
 
-@BUGS.plant(CORRECTNESS, 3)
+@BUGS.plant(CORRECTNESS, 25)
 def plant_signals_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     _keep_only(monkeypatch, lambda row: row[2] is not None)
 
@@ -188,7 +188,7 @@ def plant_alarm_that_is_not_set(_: Any, self: WakeupTimer, due_ms: int) -> None:
     """Wake nobody."""
 
 
-@BUGS.replace(FlowEngine, "_on_commit_failed", LIVENESS, 5)
+@BUGS.replace(FlowEngine, "_on_commit_failed", LIVENESS, 4)
 def plant_commits_that_fail_unheard(_: Any, self: FlowEngine, *args: Any, **kwargs: Any) -> None:
     """Take it for done."""
 
@@ -205,7 +205,7 @@ def plant_failures_that_nobody_is_told(
     """Say nothing."""
 
 
-@BUGS.replace(FlowSessions, "on_message", LIVENESS, 0)
+@BUGS.replace(FlowSessions, "on_message", LIVENESS, 14)
 def plant_paused_flows_do_not_listen(
     hear: Any, self: FlowSessions, event: SessionMessagesReceived, transition: FlowTransition
 ) -> None:
@@ -222,7 +222,7 @@ def plant_steps_that_are_not_resumed(
     start(self, id, asks[:1])
 
 
-@BUGS.replace(LoadedFlow, "submit_held", CORRECTNESS, 0)
+@BUGS.replace(LoadedFlow, "submit_held", CORRECTNESS, 59)
 def plant_commits_overtaken_by_a_step(_: Any, self: LoadedFlow, store: Store) -> None:
     for mutation in self.take_held_mutations():
         store.submit(mutation)
@@ -266,12 +266,12 @@ def plant_garbage_in_silence(
         consumption.ack(entry)
 
 
-@BUGS.replace(FlowStateMachine, "_move_time", CORRECTNESS, 31)
+@BUGS.replace(FlowStateMachine, "_move_time", CORRECTNESS, 64)
 def plant_time_that_goes_back(_: Any, self: FlowStateMachine, now_ms: int) -> None:
     self.now_ms = now_ms
 
 
-@BUGS.replace(FlowEngine, "set_timer", CRASH, 2)
+@BUGS.replace(FlowEngine, "set_timer", CRASH, 1)
 def plant_exception(
     set_timer: Any, self: FlowEngine, loaded: LoadedFlow, machine: FlowStateMachine
 ) -> None:

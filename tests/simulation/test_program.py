@@ -26,7 +26,7 @@ from tests.simulation.test_program import digests_of
 for name in sys.argv[2:]:
     print(*digests_of(name, int(sys.argv[1])))
 """
-RUNS = by_tier(quick=1, test=2, nightly=5)
+RUNS = by_tier(test=1, nightly=5)
 
 # Bugs that are found early in a run, and by most runs.
 QUICKLY_FOUND = {

@@ -52,7 +52,7 @@ def plant_nodes_that_nobody_misses(_: Any, self: Peers, lane: Lane, error: NoRou
     """Tell nobody."""
 
 
-@BUGS.replace(Peers, "_locate", CORRECTNESS, 53)
+@BUGS.replace(Peers, "_locate", CORRECTNESS, 79)
 def plant_nodes_that_never_move(locate: Any, self: Peers, sender: CellAddress) -> Any:
     node_id = self._names.node_of(sender.cell)
     if node_id is not None and self.get(node_id).address is not None:

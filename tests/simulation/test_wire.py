@@ -70,7 +70,7 @@ def plant_second_answer(
         encode(self, out, id, *more)
 
 
-@BUGS.replace(Version3Codec, "encode_reply", CORRECTNESS, 1)
+@BUGS.replace(Version3Codec, "encode_reply", CORRECTNESS, 0)
 def plant_wrong_id(
     encode: Any, self: Version3Codec, out: list[bytes], id: int, *more: object
 ) -> None:
