@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import secrets
 import shutil
@@ -14,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, Self
 
 import pytest
@@ -24,6 +25,8 @@ STOP_S = 60.0
 _POLL_S = 0.02
 # Below those that systems give to whoever asks for any port: a server takes a while to start.
 _PORTS = range(12_000, 32_000)
+# One file for all processes of all runs of a user: what one was given is not given to another.
+_LAST_PORT = Path(gettempdir(), f"postroad-test-port-{os.getuid()}")
 
 
 class ServerProcess:
@@ -181,14 +184,20 @@ def send_signal(pid: int, number: signal.Signals) -> None:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody uses now."""
-    while True:
-        port = secrets.choice(_PORTS)
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return port
+    """A port of the loopback interface that nobody uses now, and no other test gets soon."""
+    with open(_LAST_PORT, "a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        port = int(file.read() or secrets.choice(_PORTS))
+        while True:
+            port = port + 1 if port + 1 in _PORTS else _PORTS.start
+            try:
+                socket.create_server(("127.0.0.1", port)).close()
+            except OSError:
+                continue
+            file.truncate(0)
+            file.write(b"%d" % port)
+            return port
 
 
 def end_with_us(pid: int, signals: Sequence[str] = ("KILL",)) -> subprocess.Popen[bytes]:
