@@ -61,9 +61,9 @@ FAULTS = {
     ),
     "forget-an-xor": Fault(
         "a segment is acknowledged when all that was made of it is done with, and only then",
-        "pipeline/acks.py",
-        "    bits = bits_of(taken, generation) ^ _xor(edges, generation)\n",
-        "    bits = bits_of(taken, generation) ^ _xor(edges[1:], generation)\n",
+        "pipeline/vectorized/acks.py",
+        "        if failed:\n            taken = taken.copy()\n            taken[failed] = 0\n",
+        "        taken = taken.copy()\n        taken[:1] = 0\n        taken[failed] = 0\n",
         ("tests/unit/pipeline", "tests/property"),
     ),
     "skip-the-certificate-name": Fault(
@@ -83,8 +83,8 @@ FAULTS = {
     "lose-the-last-step": Fault(
         "a step of a flow that was done is never done again",
         "flows/engine/mutations.py",
-        "transition.first, transition.records)\n",
-        "transition.first, transition.records[:-1])\n",
+        "transition.first, transition.entries)\n",
+        "transition.first, transition.entries[:-1])\n",
         ("tests/integration/flows", "tests/simulation/test_flows.py"),
     ),
     "answer-twice": Fault(
