@@ -138,14 +138,16 @@ def find(fault: Fault, directory: Path) -> str | None:
 
 def first_failure(python: Path, copy: Path, tests: tuple[str, ...]) -> str | None:
     """The first of some tests of a copy that fails; None if all pass."""
-    command = [str(python), "-m", "pytest", "-x", "-q", "-n2", "--dist=loadfile", *tests]
+    parallel = ["-n2", "--dist=loadfile"] if len(tests) > 1 else ["-p", "no:xdist"]
+    command = [str(python), "-m", "pytest", "-x", "-q", *parallel, *tests]
     settings = {"POSTROAD_TIER": "test", "POSTROAD_SLOW_MACHINE": "1"}
     finished = subprocess.run(
         command, cwd=copy, env=os.environ | settings, capture_output=True, text=True, check=False
     )
     failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", finished.stdout, re.MULTILINE)
     if failed is None and finished.returncode not in (0, 1):
-        raise SystemExit(finished.stdout[-5_000:] + finished.stderr[-5_000:])
+        output = finished.stdout[-5_000:] + finished.stderr[-5_000:]
+        raise SystemExit(f"pytest {tests} ended with {finished.returncode}:\n{output}")
     return None if failed is None else failed[1]
 
 
