@@ -27,6 +27,11 @@ GENERIC_NAMES = {"base", "common", "helper", "helpers", "manager", "misc", "util
 
 # Packages whose words are those of docs/glossary.md.
 PLAIN_SPOKEN = ("core", "wire", "net", "cluster", "cells", "durable", "testing")
+# Folders of tests, below this one, whose variables say what they hold.
+PLAIN_SPOKEN_TESTS = (
+    "simulation/wire",
+    "support/wire",
+)
 # Variables that say nothing of what they hold.
 EMPTY_NAMES = {
     *("asked", "found", "given", "heard", "it", "kept", "known", "left", "made", "said", "told"),
@@ -208,6 +213,14 @@ def test_package(rule: Rule) -> None:
 
 def test_finished_packages_have_no_empty_names() -> None:
     paths = [path for path in package_files() if path.relative_to(PACKAGE).parts[0] in PLAIN_SPOKEN]
+    found = breaches(empty_names, paths)
+    assert not found, report(found)
+
+
+@pytest.mark.parametrize("folder", PLAIN_SPOKEN_TESTS)
+def test_finished_test_folders_have_no_empty_names(folder: str) -> None:
+    paths = sorted((Path(__file__).resolve().parent / folder).rglob("*.py"))
+    assert paths, f"tests/{folder} has no tests; correct PLAIN_SPOKEN_TESTS"
     found = breaches(empty_names, paths)
     assert not found, report(found)
 
