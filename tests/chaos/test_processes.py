@@ -244,7 +244,10 @@ async def test_client_killed_or_paused_has_its_handlers_cancelled(number: signal
         await server.statistics_when(lambda it: it["handlers_running"] == 200)
         doomed.signal(number)
         now = await server.statistics_when(
-            lambda it: it["handlers_running"] == 0 and it["server_connections"] == before["server_connections"]
+            lambda it: (
+                it["handlers_running"] == 0
+                and it["server_connections"] == before["server_connections"]
+            )
         )
         silent = {"PeerTimeoutError": 1} if number is signal.SIGSTOP else {}
         assert now["protocol_errors_by_kind"] == silent
