@@ -26,7 +26,7 @@ FUNCTION_LINES_MAX = 70
 GENERIC_NAMES = {"base", "common", "helper", "helpers", "manager", "misc", "util", "utils"}
 
 # Packages whose words are those of docs/glossary.md.
-PLAIN_SPOKEN = ("core", "wire", "net", "cluster", "cells", "durable", "testing")
+PLAIN_SPOKEN = ("core", "wire", "net", "cluster", "cells", "durable", "flows", "testing")
 # Folders of tests, below this one, whose variables say what they hold.
 PLAIN_SPOKEN_TESTS = (
     "simulation/wire",

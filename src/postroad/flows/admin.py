@@ -192,9 +192,9 @@ class FlowAdmin(ABC):
         """
         if not 0 < limit <= _LIST_MAX:
             raise ConfigError(f"limit={limit} must be from 1 to {_LIST_MAX}")
-        wanted = None if status is None else _status(status)
+        status_filter = None if status is None else _status(status)
         last = None if before is None else _parse(before)
-        states = await self.engine.store.read(tables.list_states, wanted, name, last, limit)
+        states = await self.engine.store.read(tables.list_states, status_filter, name, last, limit)
         return [flow_view(state) for state in states]
 
     async def counts(self) -> dict[FlowStatus, int]:
@@ -220,11 +220,11 @@ class FlowAdmin(ABC):
         )
 
     def _arguments_of(self, state: FlowState) -> Any:
-        given = _readable(state.arguments or None)
+        arguments = _readable(state.arguments or None)
         definition = self.engine.machines.definition_of(state)
-        if definition is None or not isinstance(given, (list, tuple)):
-            return given
-        args, kwargs = given
+        if definition is None or not isinstance(arguments, (list, tuple)):
+            return arguments
+        args, kwargs = arguments
         return definition.name_arguments(args, kwargs)
 
     def _waits_for(self, state: FlowState) -> _Texts:
@@ -256,8 +256,8 @@ class FlowAdmin(ABC):
             try:
                 answers = {} if loaded.ctx is None else loaded.ctx.query_handlers
                 if name not in answers:
-                    known = ", ".join(sorted(answers)) or "none"
-                    raise UsageError(f"flow {id} answers no query {name!r}; it answers: {known}")
+                    names = ", ".join(sorted(answers)) or "none"
+                    raise UsageError(f"flow {id} answers no query {name!r}; it answers: {names}")
                 answer = answers[name]()
                 machine = loaded.machine
                 if machine is not None and machine.has_deferred:
@@ -332,14 +332,14 @@ class FlowAdmin(ABC):
             raise UsageError(f"flow {id} responds to another one, which knows only this one")
         if not 0 <= step <= len(entries):
             raise UsageError(f"flow {id} has steps 0 to {len(entries) - 1}: there is no {step}")
-        kept = entries[:step]
-        for number, entry in enumerate(kept):
+        shared_entries = entries[:step]
+        for number, entry in enumerate(shared_entries):
             if entry.sessions:
                 raise UsageError(
                     f"step {number} of flow {id} is {entry.label}: a session cannot be shared, "
                     f"so fork from step {number} or an earlier one"
                 )
-        return await self._fork(state, kept)
+        return await self._fork(state, shared_entries)
 
     async def _fork(self, state: FlowState, entries: _Records) -> str:
         copy = msgspec.structs.replace(
@@ -411,5 +411,5 @@ def _status(status: FlowStatus | str) -> FlowStatus:
     try:
         return FlowStatus(status)
     except ValueError:
-        known = ", ".join(status.value for status in FlowStatus)
-        raise ConfigError(f"no flow is ever {status!r}; there are: {known}") from None
+        statuses = ", ".join(status.value for status in FlowStatus)
+        raise ConfigError(f"no flow is ever {status!r}; there are: {statuses}") from None

@@ -11,7 +11,7 @@ import ast
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from postroad.flows.determinism import UNKNOWN, Bindings, find_definition, member, outer_names
@@ -127,12 +127,12 @@ class _FunctionBody:
         name = self._resolve(_argument(call, shift, "name"))
         if not isinstance(name, str):
             raise _Undecidable
-        wanted = self._type(_argument(call, shift + 1, "type"))
-        self._search.signals.setdefault(name, []).append(wanted)
+        signal_type = self._type(_argument(call, shift + 1, "type"))
+        self._search.signals.setdefault(name, []).append(signal_type)
 
     def _on_argument(self, call: ast.Call, place: int | str) -> None:
         """The flow is given to a function."""
-        if any(isinstance(it, ast.Starred) for it in call.args):
+        if any(isinstance(argument, ast.Starred) for argument in call.args):
             raise _Undecidable
         target = self._resolve(call.func)
         if target in _HARMLESS:
@@ -146,7 +146,7 @@ class _FunctionBody:
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
-            return next((it[node.id] for it in self._scopes if node.id in it), UNKNOWN)
+            return next((scope[node.id] for scope in self._scopes if node.id in scope), UNKNOWN)
         if isinstance(node, ast.Attribute):
             return member(self._resolve(node.value), node.attr)
         return UNKNOWN
@@ -179,16 +179,14 @@ def _parameter(arguments: ast.arguments, place: int | str) -> str:
         if place >= len(by_place):
             raise _Undecidable
         return by_place[place].arg
-    if place not in {it.arg for it in (*arguments.args, *arguments.kwonlyargs)}:
+    if place not in {parameter.arg for parameter in (*arguments.args, *arguments.kwonlyargs)}:
         raise _Undecidable
     return place
 
 
 def _argument(call: ast.Call, place: int, name: str) -> ast.expr:
-    given: Iterator[ast.expr] = (it.value for it in call.keywords if it.arg == name)
-    if len(call.args) > place:
-        given = iter(call.args[place : place + 1])
-    argument = next(given, None)
+    by_name = {keyword.arg: keyword.value for keyword in call.keywords}
+    argument = call.args[place] if len(call.args) > place else by_name.get(name)
     if argument is None or isinstance(argument, ast.Starred):
         raise _Undecidable
     return argument

@@ -295,10 +295,10 @@ class FlowContext:
 
     def patched(self, id: str) -> bool:
         """Whether to take the new way after a change of the code; False where the old was taken."""
-        known = self._patches.get(id)
-        if known is None:
-            known = self._patches[id] = self._execute_now(commands.RecordPatch(id))
-        return known
+        is_patched = self._patches.get(id)
+        if is_patched is None:
+            is_patched = self._patches[id] = self._execute_now(commands.RecordPatch(id))
+        return is_patched
 
     def _execute_now(self, command: FlowCommand) -> Any:
         code = self._machine.code

@@ -42,11 +42,11 @@ FlowFunction = Callable[Concatenate["FlowContext", P], Coroutine[Any, Any, R]]
 SyncFlowFunction = Callable[Concatenate["SyncFlowContext", P], R]
 
 
-_SEVERAL = (
+_SEVERAL = {
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.VAR_POSITIONAL,
     inspect.Parameter.VAR_KEYWORD,
-)
+}
 
 
 class NondeterminismWarning(UserWarning):
@@ -129,8 +129,8 @@ class FlowDefinition(Generic[P, R_co]):
         """Why it does not respond to a flow of that version; None if it does."""
         if self.versions is None or version in self.versions:
             return None
-        known = ", ".join(map(str, sorted(self.versions)))
-        return f"{self.name} talks to versions {known} of {initiator}, not to {version}"
+        versions = ", ".join(map(str, sorted(self.versions)))
+        return f"{self.name} talks to versions {versions} of {initiator}, not to {version}"
 
     def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Arguments as they are written down; raises UsageError if they do not fit."""
@@ -153,7 +153,7 @@ class FlowDefinition(Generic[P, R_co]):
         """Whether so many arguments by position are surely right."""
         plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters = [*self._signature.parameters.values()][1:]
-        return count == len(parameters) and all(it.kind is plain for it in parameters)
+        return count == len(parameters) and all(parameter.kind is plain for parameter in parameters)
 
     def decode_arguments(self, encoded: bytes) -> tuple[list[Any], dict[str, Any]]:
         """Arguments as the code gets them, of the types it wants."""
@@ -161,15 +161,16 @@ class FlowDefinition(Generic[P, R_co]):
         types = self._find_types()
         if not kwargs and self._fits(len(args)):
             names = [*self._signature.parameters][1:]
-            return [_convert(it, types.get(name)) for it, name in zip(args, names, strict=True)], {}
+            converted = map(_convert, args, map(types.get, names))
+            return list(converted), {}
         bound = self._signature.bind(None, *args, **kwargs)
         for name, value in list(bound.arguments.items())[1:]:
             hint = types.get(name)
             kind = bound.signature.parameters[name].kind
             if kind is inspect.Parameter.VAR_POSITIONAL:
-                bound.arguments[name] = tuple([_convert(it, hint) for it in value])
+                bound.arguments[name] = tuple([_convert(element, hint) for element in value])
             elif kind is inspect.Parameter.VAR_KEYWORD:
-                bound.arguments[name] = {key: _convert(it, hint) for key, it in value.items()}
+                bound.arguments[name] = {key: _convert(each, hint) for key, each in value.items()}
             else:
                 bound.arguments[name] = _convert(value, hint)
         return list(bound.args[1:]), bound.kwargs
@@ -188,18 +189,18 @@ class FlowDefinition(Generic[P, R_co]):
         if self._signals is UNSET:
             # Not before: what it names may be defined after it.
             self._signals = find_signals(self.function)
-        known = self._signals
-        if known is None:
+        signal_types = self._signals
+        if signal_types is None:
             return
-        if name not in known:
-            near = get_close_matches(name, known, 1)
+        if name not in signal_types:
+            near = get_close_matches(name, signal_types, 1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
-            names = ", ".join(map(repr, sorted(known))) or "none"
+            names = ", ".join(map(repr, sorted(signal_types))) or "none"
             raise WrongSignalError(
                 f"the code of flow {self.name!r} asks for no signal {name!r}{hint} It asks for: "
                 f"{names}"
             )
-        problems = [values.type_mismatch(encoded, it) for it in known[name]]
+        problems = [values.type_mismatch(encoded, expected) for expected in signal_types[name]]
         if None not in problems:
             raise WrongSignalError(
                 f"signal {name!r} of flow {self.name!r} cannot have this value: {problems[0]}"
@@ -212,20 +213,20 @@ class FlowDefinition(Generic[P, R_co]):
 
     def arguments_schema(self) -> dict[str, Any] | None:
         """JSON Schema of what it is begun with, by name; None if that has no such form."""
-        wanted = self.arguments_type()
-        return None if wanted is None else json_schema(wanted)
+        arguments_type = self.arguments_type()
+        return None if arguments_type is None else json_schema(arguments_type)
 
     def arguments_type(self) -> type[msgspec.Struct] | None:
         """What it is begun with, by name; None if that has no such form."""
         parameters = [*self._signature.parameters.values()][1:]
-        if self.responds_to is not None or any(it.kind in _SEVERAL for it in parameters):
+        if self.responds_to is not None or {each.kind for each in parameters} & _SEVERAL:
             return None
         types = self._find_types()
         fields = [
-            (it.name, types.get(it.name, Any))
-            if it.default is it.empty
-            else (it.name, types.get(it.name, Any), it.default)
-            for it in parameters
+            (parameter.name, types.get(parameter.name, Any))
+            if parameter.default is parameter.empty
+            else (parameter.name, types.get(parameter.name, Any), parameter.default)
+            for parameter in parameters
         ]
         return msgspec.defstruct("Arguments", fields, kw_only=True)
 
@@ -341,7 +342,7 @@ def responder(
         versions: versions of it that this one can talk to; others are rejected.
         name: and the others: as for `flow`.
     """
-    wanted = initiator if isinstance(initiator, str) else initiator.name
+    initiator_name = initiator if isinstance(initiator, str) else initiator.name
 
     def define(function: Callable[..., Any]) -> FlowDefinition[Any, Any]:
         return FlowDefinition(
@@ -351,7 +352,7 @@ def responder(
             app=app,
             concurrency=concurrency,
             timeout_s=timeout,
-            responds_to=wanted,
+            responds_to=initiator_name,
             versions=versions,
         )
 
@@ -376,22 +377,22 @@ class FlowRegistry:
     def __init__(self, flows: Iterable[FlowDefinition[Any, Any]] | ModuleType) -> None:
         self._flows: dict[str, FlowDefinition[Any, Any]] = {}
         self._responders: dict[str, FlowDefinition[Any, Any]] = {}
-        found = _flows_of(flows) if isinstance(flows, ModuleType) else list(flows)
-        for definition in found:
+        definitions = _flows_of(flows) if isinstance(flows, ModuleType) else list(flows)
+        for definition in definitions:
             self.add(definition)
 
     def add(self, definition: FlowDefinition[Any, Any]) -> None:
         """Know one more."""
         if not isinstance(definition, FlowDefinition):
             raise UsageError(f"{definition!r} is no flow: decorate it with @flow or @responder")
-        known = self._flows.setdefault(definition.name, definition)
-        if known is not definition:
+        registered = self._flows.setdefault(definition.name, definition)
+        if registered is not definition:
             raise ConfigError(f"two flows are called {definition.name!r}: give one another name")
         if definition.responds_to is not None:
-            known = self._responders.setdefault(definition.responds_to, definition)
-            if known is not definition:
+            registered = self._responders.setdefault(definition.responds_to, definition)
+            if registered is not definition:
                 raise ConfigError(
-                    f"{definition.name!r} and {known.name!r} both respond to "
+                    f"{definition.name!r} and {registered.name!r} both respond to "
                     f"{definition.responds_to!r}"
                 )
 
@@ -408,4 +409,4 @@ class FlowRegistry:
 
 
 def _flows_of(module: ModuleType) -> list[FlowDefinition[Any, Any]]:
-    return [it for it in vars(module).values() if isinstance(it, FlowDefinition)]
+    return [value for value in vars(module).values() if isinstance(value, FlowDefinition)]

@@ -127,11 +127,11 @@ def find_nondeterministic_calls(function: Callable[..., Any]) -> list[Nondetermi
         search = _CallFinder(outer_names(plain))
         search.check_function(definition)
         shift = max(first_line, 1) - 1
-        found = (
-            NondeterministicCall(line + shift, known.call, known.advice)
-            for line, _, known in sorted(search.found)
+        findings = (
+            NondeterministicCall(line + shift, forbidden.call, forbidden.advice)
+            for line, _, forbidden in sorted(search.found)
         )
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(findings))
     except Exception:
         # This is advice: whatever is odd about the function, it may not keep a flow from starting.
         return []
@@ -189,7 +189,7 @@ class _ForbiddenCall(msgspec.Struct, frozen=True, order=True):
 
 def _forbidden_callables() -> dict[int, _ForbiddenCall]:
     """By identity, and of the modules that are loaded: of others nobody can have anything."""
-    known: dict[int, _ForbiddenCall] = {}
+    forbidden: dict[int, _ForbiddenCall] = {}
     for advice, modules in _REPLACEMENTS.items():
         for module_name, paths in modules.items():
             for path in paths.split() if module_name in sys.modules else ():
@@ -197,8 +197,10 @@ def _forbidden_callables() -> dict[int, _ForbiddenCall]:
                 for part in path.split("."):
                     target = member(target, part)
                 if target is not UNKNOWN:
-                    known.setdefault(id(target), _ForbiddenCall(f"{module_name}.{path}", advice))
-    return known
+                    forbidden.setdefault(
+                        id(target), _ForbiddenCall(f"{module_name}.{path}", advice)
+                    )
+    return forbidden
 
 
 def member(owner: object, name: str) -> object:
@@ -338,9 +340,9 @@ class _CallFinder(ast.NodeVisitor):
         self._scopes = outside
 
     def visit_Call(self, node: ast.Call) -> None:
-        known = self._known.get(id(_unbound(self._resolve(node.func))))
-        if known is not None and not _is_pure(known, node):
-            self.found.append((node.lineno, node.col_offset, known))
+        forbidden = self._known.get(id(_unbound(self._resolve(node.func))))
+        if forbidden is not None and not _is_pure(forbidden, node):
+            self.found.append((node.lineno, node.col_offset, forbidden))
         self.generic_visit(node)
 
     def _resolve(self, node: ast.expr) -> object:
@@ -428,9 +430,9 @@ def _is_step(called: ast.expr) -> bool:
     return isinstance(called, ast.Attribute) and called.attr == "step"
 
 
-def _is_pure(known: _ForbiddenCall, node: ast.Call) -> bool:
+def _is_pure(forbidden: _ForbiddenCall, node: ast.Call) -> bool:
     """Tell whether it is given all it needs; arguments with a star may be that."""
-    needed = _PURE_WITH.get(known.call)
-    given = [*node.args, *node.keywords]
+    needed = _PURE_WITH.get(forbidden.call)
+    arguments = [*node.args, *node.keywords]
     has_star = any(isinstance(argument, ast.Starred) for argument in node.args)
-    return needed is not None and (has_star or len(given) >= needed)
+    return needed is not None and (has_star or len(arguments) >= needed)

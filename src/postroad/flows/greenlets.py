@@ -77,14 +77,14 @@ class GreenletCoroutine(Coroutine[Any, Any, R]):
 
     def __await__(self) -> Generator[Any, Any, R]:
         try:
-            asked = self.send(None)
+            command = self.send(None)
             while True:
                 try:
-                    value = yield asked
+                    value = yield command
                 except BaseException as error:
-                    asked = self.throw(error)
+                    command = self.throw(error)
                 else:
-                    asked = self.send(value)
+                    command = self.send(value)
         except StopIteration as stop:
             result: R = stop.value
             return result
@@ -127,10 +127,10 @@ def _current_context() -> contextvars.Context | None:
     return getcurrent().gr_context
 
 
-def _switch_out(stack: _Stack, asked: Any) -> Any:
+def _switch_out(stack: _Stack, command: Any) -> Any:
     driver = stack.parent
     assert driver is not None
-    return driver.switch(asked)
+    return driver.switch(command)
 
 
 def wait_for(awaitable: Awaitable[T]) -> T:
@@ -149,14 +149,14 @@ def wait_for(awaitable: Awaitable[T]) -> T:
         )
     steps = awaitable.__await__()
     try:
-        asked = next(steps)
+        command = next(steps)
         while True:
             try:
-                value = _switch_out(current, asked)
+                value = _switch_out(current, command)
             except BaseException as error:
-                asked = steps.throw(error)
+                command = steps.throw(error)
             else:
-                asked = steps.send(value)
+                command = steps.send(value)
     except StopIteration as stop:
         result: T = stop.value
         return result

@@ -379,11 +379,11 @@ class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
         self._is_draining = self.engine.admission.is_draining = True
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
-        while left := self.engine.admission.slots.total:
+        while running := self.engine.admission.slots.total:
             if until is not None and loop.time() >= until:
                 break
             await asyncio.sleep(_DRAIN_POLL_INTERVAL_S)
-        return left
+        return running
 
     async def drain_steps(self, timeout: float) -> int:
         """Begin no new flows and no new steps; how many steps still run when the time is over.

@@ -39,8 +39,8 @@ def start_responder_span(node: str, name: str, entry: QueuedMessage) -> SpanLike
 
 def store_trace(state: FlowState, span: SpanLike) -> None:
     """Have a flow remember the span of its beginning."""
-    if (told := tracing.inject_context(None, span.context)) is not None:
-        state.trace = told
+    if (headers := tracing.inject_context(None, span.context)) is not None:
+        state.trace = headers
 
 
 def is_traced(state: FlowState | None) -> bool:

@@ -47,15 +47,15 @@ class CrashTrials:
         self._convicted = [state for state in at_work if is_convicted(state)]
         for state in self._convicted:
             park_convicted(state, ledger.now_ms)
-        wanted = [
+        suspects = [
             state for state in [*at_work, *waiting] if needs_trial(state, config.recoveries_max)
         ]
         trial_ms = max(round(config.trial_s * 1000), 1)
-        self._planned = plan_trials(wanted, ledger.now_ms, trial_ms)
+        self._planned = plan_trials(suspects, ledger.now_ms, trial_ms)
         for trial in self._planned:
             for state in trial.states:
                 defer_to_trial(state, trial.starts_ms, ledger.now_ms)
-        changed |= {state.id: state for state in wanted}
+        changed |= {state.id: state for state in suspects}
         for state in changed.values():
             tables.update_state(database, tables.state_row(state), with_arguments=False)
 

@@ -155,7 +155,7 @@ class FlowEngine:
         return loaded
 
     def create_machine(
-        self, loaded: LoadedFlow, state: FlowState, **known: Any
+        self, loaded: LoadedFlow, state: FlowState, **history: Any
     ) -> FlowStateMachine:
         if state.initiated_by is not None:
             self.responders[_initiator_key(state)] = state.id
@@ -163,7 +163,7 @@ class FlowEngine:
             if (definition := self.machines.definition_of(state)) is not None:
                 state.name = definition.name
         loaded.is_counted = loaded.was_counted = state.status in ACTIVE_STATUSES
-        return self.machines.create_machine(loaded, state, **known)
+        return self.machines.create_machine(loaded, state, **history)
 
     # Events.
 

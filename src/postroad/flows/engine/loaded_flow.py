@@ -218,7 +218,7 @@ class MachineFactory:
         return self._registry.find(state.name)
 
     def create_machine(
-        self, loaded: LoadedFlow, state: FlowState, **known: Any
+        self, loaded: LoadedFlow, state: FlowState, **history: Any
     ) -> FlowStateMachine:
         """The machine of a flow, with what is known of it besides its head."""
         definition = self.definition_of(state)
@@ -228,7 +228,7 @@ class MachineFactory:
             buffer_max=self._config.heard_max,
             payload_max=self._payload_max,
             app="" if definition is None else definition.app,
-            **known,
+            **history,
         )
         machine.limits = self._bounds
         machine.sessions.signals_max = self._config.signals_max

@@ -140,13 +140,13 @@ class FlowMutation(Mutation):
             mutations = (*self.preceding, self)
             handlings = self._all_handlings()
             posts = [post for mutation in mutations for post in mutation._posts]
-        if self._sequence.is_broken or (handlings and any(it.is_lost for it in handlings)):
+        if self._sequence.is_broken or any(handling.is_lost for handling in handlings):
             self._fence(handlings)
             raise TransactionAbortedError("what comes before this step could not be committed")
         try:
             if self._buffered and self._row is None:
                 tables.check_known(ledger.database, self.flow)
-            known = check_sends(ledger, posts) if posts else ()
+            duplicates = check_sends(ledger, posts) if posts else ()
         except PostroadError:
             self._fence(handlings)
             raise
@@ -155,7 +155,7 @@ class FlowMutation(Mutation):
         for mutation in mutations:
             mutation._write(ledger)
         if posts and not self.is_duplicate:
-            append_sends(ledger, posts, known)
+            append_sends(ledger, posts, duplicates)
 
     def fail(self, error: Exception) -> None:
         self._fence(self._all_handlings())
@@ -208,8 +208,8 @@ class FlowMutation(Mutation):
     def _record_spans(self) -> None:
         for span in self._spans:
             span.end()
-        heard = [entry for handling in self._handlings for entry in handling.finished]
-        record_commit_spans(self._node, self.state, self.transition, heard)
+        received = [entry for handling in self._handlings for entry in handling.finished]
+        record_commit_spans(self._node, self.state, self.transition, received)
 
 
 class CommitRejections:

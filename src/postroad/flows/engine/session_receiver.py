@@ -101,12 +101,13 @@ class SessionReceiver:
         TAKEN.hit(peer=peer)
         key = envelope.key
         if envelope.is_for_initiator:
-            heard = SessionMessagesReceived(key.number, envelope.messages, entry, peer)
-            self._engine.dispatch(key.flow, heard)
+            event = SessionMessagesReceived(key.number, envelope.messages, entry, peer)
+            self._engine.dispatch(key.flow, event)
             return
-        known = self._engine.responders.get((peer, key.flow, key.number))
-        if known is not None:
-            self._engine.dispatch(known, SessionMessagesReceived(0, envelope.messages, entry, peer))
+        responder = self._engine.responders.get((peer, key.flow, key.number))
+        if responder is not None:
+            event = SessionMessagesReceived(0, envelope.messages, entry, peer)
+            self._engine.dispatch(responder, event)
         elif isinstance(envelope.messages[0], SessionInit):
             self._start_responder(consumption, entry, envelope, envelope.messages[0])
         else:
@@ -123,18 +124,19 @@ class SessionReceiver:
         peer = entry.location.sender
         origin = InitiatingSession(peer, envelope.key, "", 1, "")
         try:
-            found = await self._engine.store.read(tables.find_responder, origin)
+            responder = await self._engine.store.read(tables.find_responder, origin)
         except asyncio.CancelledError:
             consumption.requeue(entry)
             raise
         except StoreError as error:
             consumption.nack(entry, error)
             return
-        if found is None:
+        if responder is None:
             logger.debug("%s speaks in a session that nobody has here", peer)
             consumption.ack(entry)
         else:
-            self._engine.dispatch(found, SessionMessagesReceived(0, envelope.messages, entry, peer))
+            event = SessionMessagesReceived(0, envelope.messages, entry, peer)
+            self._engine.dispatch(responder, event)
 
     def _start_responder(
         self,

@@ -177,18 +177,18 @@ class StepExecutor:
     async def halt(self) -> None:
         """Call no more functions in this life, and stop those that run."""
         self.drain()
-        left = {future for of_one in self._tasks.values() for future in of_one.values()}
+        unfinished = {future for of_one in self._tasks.values() for future in of_one.values()}
         for _ in range(_STOP_ATTEMPTS):
-            for task in left:
+            for task in unfinished:
                 task.cancel()
-            if left:
-                ended, left = await asyncio.wait(left, timeout=STOP_S / _STOP_ATTEMPTS)
+            if unfinished:
+                ended, unfinished = await asyncio.wait(unfinished, timeout=STOP_S / _STOP_ATTEMPTS)
                 # What they raise on their way out is of no interest any more.
                 await asyncio.gather(*ended, return_exceptions=True)
-        if left:
+        if unfinished:
             logger.warning(
                 "%d steps do not end although they were cancelled, and are left behind: %s",
-                len(left), ", ".join(sorted(_name_of(future) for future in left)),
+                len(unfinished), ", ".join(sorted(_name_of(future) for future in unfinished)),
             )  # fmt: skip
 
     def _state(self, id: int) -> FlowState | None:

@@ -175,7 +175,7 @@ def buffered_signal_row(flow: int, signal: BufferedSignal) -> DatabaseRow:
 
 
 def delete_buffered(database: StoreConnection, ids: Iterable[int]) -> None:
-    database.execute_many("DELETE FROM postroad_flow_mail WHERE id = ?", [(it,) for it in ids])
+    database.execute_many("DELETE FROM postroad_flow_mail WHERE id = ?", [(id,) for id in ids])
 
 
 def delete_buffered_of(database: StoreConnection, flow: int, *, with_signals: bool) -> None:
@@ -423,19 +423,19 @@ def list_states(
 ) -> list[FlowState]:
     """Flows, the newest first."""
     is_unknown = status is FlowStatus.UNREADABLE
-    wanted: list[tuple[str, str | int | None]] = [
+    filters: list[tuple[str, str | int | None]] = [
         ("status = ?", None if status is None or is_unknown else status.value),
         ("name = ?", name),
         ("id < ?", before),
     ]
-    given = [(text, value) for text, value in wanted if value is not None]
-    where = " AND ".join(["1 = 1", *(text for text, _ in given)])
+    conditions = [(text, value) for text, value in filters if value is not None]
+    where = " AND ".join(["1 = 1", *(text for text, _ in conditions)])
     if is_unknown:
-        known = ", ".join(f"'{it}'" for it in sorted(_STATUSES))
-        where += f" AND status NOT IN ({known})"
+        statuses = ", ".join(f"'{status}'" for status in sorted(_STATUSES))
+        where += f" AND status NOT IN ({statuses})"
     rows = database.execute(
         f"SELECT {_HEAD} FROM postroad_flows WHERE {where} ORDER BY id DESC LIMIT ?",
-        (*(value for _, value in given), limit),
+        (*(value for _, value in conditions), limit),
     )
     return _decode_states(rows)
 

@@ -190,7 +190,8 @@ class ReceiveData(SessionCommand):
         if self.is_one:
             return values.decode_value(value, self.type)
         return [
-            values.decode_value(it, self.type) for it in values.decode_value(value, list[bytes])
+            values.decode_value(payload, self.type)
+            for payload in values.decode_value(value, list[bytes])
         ]
 
 

@@ -163,32 +163,32 @@ class FlowCoroutine:
         while outcome is not None:
             try:
                 if outcome.error is None:
-                    asked = run(coroutine.send, outcome.value)
+                    command = run(coroutine.send, outcome.value)
                 else:
-                    asked = run(coroutine.throw, outcome.error)
+                    command = run(coroutine.throw, outcome.error)
             except StopIteration as stop:
                 self._on_end(branch, CommandResult(stop.value))
                 return
             except BaseException as error:
                 self._on_end(branch, CommandResult(error=error))
                 return
-            outcome = self._on_command(branch, asked)
+            outcome = self._on_command(branch, command)
 
-    def _on_command(self, branch: Branch, asked: object) -> CommandResult | None:
-        if isinstance(asked, FlowCommand):
-            if not asked.position:
-                asked.position = branch.next_position()
+    def _on_command(self, branch: Branch, command: object) -> CommandResult | None:
+        if isinstance(command, FlowCommand):
+            if not command.position:
+                command.position = branch.next_position()
             try:
-                outcome = self._execute(asked)
+                outcome = self._execute(command)
             except Exception as error:
                 return CommandResult(error=error)
             if outcome is None:
-                branch.command = asked
-                self.waiting[asked.position] = branch
+                branch.command = command
+                self.waiting[command.position] = branch
             return outcome
-        if isinstance(asked, ParallelBranches):
-            return self._fork(branch, asked)
-        return CommandResult(error=UnrecordedAwaitError(_describe_awaited(asked)))
+        if isinstance(command, ParallelBranches):
+            return self._fork(branch, command)
+        return CommandResult(error=UnrecordedAwaitError(_describe_awaited(command)))
 
     def _fork(self, branch: Branch, fork: ParallelBranches) -> CommandResult | None:
         position = branch.next_position()
@@ -240,15 +240,15 @@ class FlowCoroutine:
 
 def _innermost_first(branch: Branch) -> list[Branch]:
     """A branch and all that it waits for, as far as they have not ended."""
-    found: list[Branch] = []
-    left = [branch]
-    while left:
-        each = left.pop()
+    unfinished: list[Branch] = []
+    waiting = [branch]
+    while waiting:
+        each = waiting.pop()
         if each.steps >= 0:
-            found.append(each)
+            unfinished.append(each)
             if isinstance(each.command, Join):
-                left += each.command.branches
-    return found[::-1]
+                waiting += each.command.branches
+    return unfinished[::-1]
 
 
 def close_quietly(coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -263,8 +263,8 @@ def close_quietly(coroutine: Coroutine[Any, Any, Any]) -> None:
             return
 
 
-def _describe_awaited(asked: object) -> str:
-    waited = type(asked).__name__ if asked is not None else "the event loop"
+def _describe_awaited(awaited: object) -> str:
+    waited = type(awaited).__name__ if awaited is not None else "the event loop"
     return (
         f"the flow waited for {waited}, which is not recorded: use ctx.sleep, ctx.gather and "
         "ctx.select instead of those of asyncio, and do everything else inside ctx.step"
@@ -297,15 +297,15 @@ def has_local_work(code: FlowCoroutine) -> bool:
 def awaits_signal(code: FlowCoroutine | None, name: str, payload: bytes) -> bool:
     """Whether it waits for a signal of that name; raises WrongSignalError if for another value."""
     pending = [] if code is None else pending_commands(code)
-    wanted = [
+    waiting = [
         command
         for command in pending
         if isinstance(command, commands.WaitForSignal) and command.name == name
     ]
-    problems = [type_mismatch(payload, command.type) for command in wanted]
-    if wanted and None not in problems:
+    problems = [type_mismatch(payload, command.type) for command in waiting]
+    if waiting and None not in problems:
         raise WrongSignalError(f"signal {name!r} cannot have this value: {problems[0]}")
-    return bool(wanted)
+    return bool(waiting)
 
 
 def next_deadline_ms(code: FlowCoroutine) -> int | None:

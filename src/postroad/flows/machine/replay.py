@@ -63,9 +63,9 @@ class ReplayCursor:
         if self.is_next(command):
             return False
         rest = itertools.islice(self._entries, self._next, None)
-        known = next((entry for entry in rest if entry.position == command.position), None)
+        recorded = next((entry for entry in rest if entry.position == command.position), None)
         # At its own place there must be nothing else.
-        return known is None or (known.kind, known.name) == (command.kind, command.name)
+        return recorded is None or (recorded.kind, recorded.name) == (command.kind, command.name)
 
     def consume(self, command: FlowCommand) -> HistoryEntry:
         """The next step, which must be this one."""
@@ -84,10 +84,10 @@ class ReplayCursor:
         lines += [f"    step {number}: {entry.label}" for number, entry in before]
         lines.append(f"  - step {self._next}: {self.next_entry.label}   (recorded)")
         lines.append(f"  + step {self._next}: {what}")
-        lines += [f"    {it}" for it in differences]
-        left = len(self._entries) - self._next - 1
-        if left:
-            lines.append(f"    and {left} more recorded after it")
+        lines += [f"    {difference}" for difference in differences]
+        remaining = len(self._entries) - self._next - 1
+        if remaining:
+            lines.append(f"    and {remaining} more recorded after it")
         lines.append("  run the old code again, or keep both ways apart with ctx.patched(id)")
         return ReplayMismatch(NondeterminismError("\n".join(lines)))
 

@@ -113,8 +113,8 @@ class FlowState(msgspec.Struct, kw_only=True, rename=_STORED_NAMES):
 
     def add_fork_seed(self, step: int, entropy: bytes) -> None:
         """Have it draw other values than the flow it is a copy of, from a step on."""
-        kept = [it for it in self.fork_seeds or () if it[0] < step]
-        self.fork_seeds = [*kept, (step, entropy)]
+        earlier = [seed for seed in self.fork_seeds or () if seed[0] < step]
+        self.fork_seeds = [*earlier, (step, entropy)]
 
     def start_next_run(self, arguments: bytes, now_ms: int) -> None:
         """Begin its next run."""

@@ -284,11 +284,11 @@ class FlowStateMachine(FlowLifecycle):
             assert self.code is not None
             self.code.resume(command.position, self._execute(command))
             return True
-        found = self.sessions.try_complete(command, self._transition)
-        if isinstance(found, SessionClosedResult):
-            self._complete_error(command, found.error, found.encode())
-        elif found is not None:
-            self._complete_encoded(command, found)
+        received = self.sessions.try_complete(command, self._transition)
+        if isinstance(received, SessionClosedResult):
+            self._complete_error(command, received.error, received.encode())
+        elif received is not None:
+            self._complete_encoded(command, received)
         elif isinstance(command, commands.SleepUntil) and command.until_ms <= self._wall_ms:
             self._complete(command, None, EMPTY_RESULT)
         elif command.deadline_ms is not None and command.deadline_ms <= self._wall_ms:
@@ -314,9 +314,9 @@ class FlowStateMachine(FlowLifecycle):
     ) -> None:
         """Give the code an error, made of what is written down of it."""
         failure = values.record_error(error)
-        made = values.restore_error(failure)
-        made.__cause__ = error
-        self._complete(command, value, CommandResult(error=made), failure)
+        restored = values.restore_error(failure)
+        restored.__cause__ = error
+        self._complete(command, value, CommandResult(error=restored), failure)
 
     def _complete(
         self,
@@ -347,7 +347,7 @@ class FlowStateMachine(FlowLifecycle):
             value=value,
             error=failure,
             sessions=numbers,
-            peers=tuple([sessions[it].peer for it in numbers]) if numbers else (),
+            peers=tuple([sessions[number].peer for number in numbers]) if numbers else (),
         )
         self._transition.entries.append(entry)
         self._is_all_read &= isinstance(command, commands.RunStep) and command.is_read

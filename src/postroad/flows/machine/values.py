@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import msgspec
 
@@ -191,17 +191,18 @@ def restore_error(failure: RecordedError, *, may_import: bool = True) -> Excepti
             what another process says.
     """
     module, _, name = RENAMED_ERRORS.get(failure.kind, failure.kind).partition(":")
-    found = _import(module) if may_import else sys.modules.get(module)
+    error_type: Any = _import(module) if may_import else sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if failure.args is not None and isinstance(found, type) and issubclass(found, Exception):
+        error_type = getattr(error_type, part, None)
+    is_exception = isinstance(error_type, type) and issubclass(error_type, Exception)
+    if is_exception and failure.args is not None:
         try:
-            made = found(*decode_value(failure.args))
+            restored: Any = error_type(*decode_value(failure.args))
         except Exception:
-            made = None
-        if type(made) is found and _text_of(made) == failure.text:
-            return made
-    if isinstance(found, type) and issubclass(found, FlowError):
+            restored = None
+        if type(restored) is error_type and _text_of(restored) == failure.text:
+            return cast(Exception, restored)
+    if is_exception and issubclass(error_type, FlowError):
         # What it means for the flow matters more than its class.
         return FlowError(failure.text)
     return StepFailedError(failure.text, failure.kind)

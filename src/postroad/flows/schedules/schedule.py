@@ -76,7 +76,7 @@ def plan_schedule(schedule: Schedule, cron: CronExpression, now_ms: int) -> Sche
     limit = CATCH_UP_MAX if schedule.catch_up is CatchUpPolicy.ALL else 1
     times = last_times(cron, schedule.next_ms, now_ms, limit)
     if schedule.catch_up is CatchUpPolicy.NONE:
-        times = [it for it in times if it >= now_ms - LATE_MS]
+        times = [time_ms for time_ms in times if time_ms >= now_ms - LATE_MS]
     next_ms = cron.next_after(now_ms)
     first_ms = cron.next_after(schedule.next_ms - 1)
     is_skipping = first_ms <= now_ms and (not times or first_ms < times[0])
@@ -91,15 +91,15 @@ def last_times(cron: CronExpression, first_ms: int, now_ms: int, limit: int) -> 
 
     It looks back from the end, ever farther: a year has half a million minutes.
     """
-    found: list[int] = []
+    times: list[int] = []
     span_ms = _MINUTE_MS
     last_ms = _last_time(cron, first_ms, now_ms)
-    while last_ms is not None and len(found) < limit:
+    while last_ms is not None and len(times) < limit:
         start_ms = max(last_ms - span_ms, first_ms - 1)
-        found = [*_times_between(cron, start_ms, last_ms), *found]
+        times = [*_times_between(cron, start_ms, last_ms), *times]
         last_ms = _last_time(cron, first_ms, start_ms)
         span_ms *= 2
-    return found[-limit:]
+    return times[-limit:]
 
 
 def _last_time(cron: CronExpression, first_ms: int, end_ms: int) -> int | None:
@@ -113,8 +113,8 @@ def _last_time(cron: CronExpression, first_ms: int, end_ms: int) -> int | None:
         span_ms //= 2
         if cron.next_after(end_ms - span_ms) > end_ms:
             end_ms -= span_ms
-    times = [it for it in _times_between(cron, end_ms - span_ms, end_ms) if it >= first_ms]
-    return times[-1] if times else None
+    start_ms = max(end_ms - span_ms, first_ms - 1)
+    return max(_times_between(cron, start_ms, end_ms), default=None)
 
 
 def _times_between(cron: CronExpression, start_ms: int, end_ms: int) -> Iterator[int]:
@@ -130,22 +130,22 @@ def resume_schedule(schedule: Schedule, cron: CronExpression, now_ms: int) -> Sc
 
 
 def merge_schedule(
-    known: Schedule | None, wanted: Schedule, cron: CronExpression, now_ms: int
+    stored: Schedule | None, schedule: Schedule, cron: CronExpression, now_ms: int
 ) -> Schedule:
     """A schedule as somebody wants it now, with what is known of one of that name.
 
     Programs say at each start what they want. What is due under the same expression stays due, and
     what an operator paused stays paused.
     """
-    if known is None:
-        return msgspec.structs.replace(wanted, next_ms=cron.next_after(now_ms))
-    if (known.cron, known.zone) == (wanted.cron, wanted.zone):
-        next_ms = known.next_ms
+    if stored is None:
+        return msgspec.structs.replace(schedule, next_ms=cron.next_after(now_ms))
+    if (stored.cron, stored.zone) == (schedule.cron, schedule.zone):
+        next_ms = stored.next_ms
     else:
         # The clock may have been set back since it was last due.
-        next_ms = cron.next_after(now_ms if known.last_ms is None else max(now_ms, known.last_ms))
+        next_ms = cron.next_after(now_ms if stored.last_ms is None else max(now_ms, stored.last_ms))
     return msgspec.structs.replace(
-        wanted, is_paused=known.is_paused, next_ms=next_ms, last_ms=known.last_ms
+        schedule, is_paused=stored.is_paused, next_ms=next_ms, last_ms=stored.last_ms
     )
 
 

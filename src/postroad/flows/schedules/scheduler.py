@@ -129,7 +129,7 @@ class ScheduleOperations(ABC):
             )
         times = CronExpression.parse(cron, zone)
         self.check_startable(definition)
-        wanted = Schedule(
+        schedule = Schedule(
             name=name,
             flow=definition.name,
             cron=cron,
@@ -140,11 +140,11 @@ class ScheduleOperations(ABC):
         )
 
         def write(ledger: StoreTables) -> Schedule:
-            known = rows.find_schedule(ledger.database, name)
-            made = rows.merge_schedule(known, wanted, times, now_ms())
-            if made != known:
-                rows.write_schedule(ledger.database, made)
-            return made
+            stored = rows.find_schedule(ledger.database, name)
+            merged = rows.merge_schedule(stored, schedule, times, now_ms())
+            if merged != stored:
+                rows.write_schedule(ledger.database, merged)
+            return merged
 
         return await self._change(write)
 
@@ -177,11 +177,11 @@ class ScheduleOperations(ABC):
         """Go on with a schedule; what was due while it was paused is left out."""
 
         def write(ledger: StoreTables) -> Schedule:
-            known = _find(ledger.database, name)
-            if not known.is_paused:
-                return known
+            schedule = _find(ledger.database, name)
+            if not schedule.is_paused:
+                return schedule
             resumed = rows.resume_schedule(
-                known, CronExpression.parse(known.cron, known.zone), now_ms()
+                schedule, CronExpression.parse(schedule.cron, schedule.zone), now_ms()
             )
             rows.write_schedule(ledger.database, resumed)
             return resumed
@@ -314,12 +314,12 @@ class FlowScheduler:
         definition = self._engine.registry.find(schedule.flow)
         if self._has_problem(schedule) or definition is None:
             return
-        made = plan_schedule(schedule, CronExpression.parse(schedule.cron, schedule.zone), now)
-        if made.skipped_ms is not None:
-            since = format_time(made.skipped_ms)
+        plan = plan_schedule(schedule, CronExpression.parse(schedule.cron, schedule.zone), now)
+        if plan.skipped_ms is not None:
+            since = format_time(plan.skipped_ms)
             logger.info("schedule %r: times from %s on are left out", schedule.name, since)
         current: Schedule | None = schedule
-        for move in made.advances:
+        for move in plan.advances:
             if current is None or self._engine.admission.is_draining:
                 return
             current = await self._advance_once(current, move, definition)
@@ -410,5 +410,5 @@ def _catch_up(text: CatchUpPolicy | str) -> CatchUpPolicy:
     try:
         return CatchUpPolicy(text)
     except ValueError:
-        known = ", ".join(policy.value for policy in CatchUpPolicy)
-        raise ConfigError(f"catch_up={text!r} is unknown; there are: {known}") from None
+        policies = ", ".join(policy.value for policy in CatchUpPolicy)
+        raise ConfigError(f"catch_up={text!r} is unknown; there are: {policies}") from None

@@ -44,8 +44,8 @@ from postroad.flows.sessions.session import (
 )
 
 _REMOTE_ERRORS = tuple(
-    f"{it.__module__}:{it.__qualname__}"
-    for it in (PeerFlowFailedError, SessionEndedError, SessionRejectedError)
+    f"{kind.__module__}:{kind.__qualname__}"
+    for kind in (PeerFlowFailedError, SessionEndedError, SessionRejectedError)
 )
 
 
@@ -251,7 +251,7 @@ class FlowSessions:
         if not all(endpoint.buffer for endpoint in command.endpoints):
             return None
         messages = [self._take(endpoint, transition) for endpoint in command.endpoints]
-        payloads = [it.payload for it in messages if isinstance(it, SessionData)]
+        payloads = [message.payload for message in messages if isinstance(message, SessionData)]
         return payloads[0] if command.is_one else values.encode_value(payloads, "what was received")
 
     def _find_signal(
