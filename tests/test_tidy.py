@@ -176,6 +176,15 @@ def retired_names(source: str, tree: ast.Module) -> Iterator[str]:
             yield f"{line}: {name} has another name now; CHANGELOG.md and docs/glossary.md tell"
 
 
+def self_comparisons(source: str, tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [ast.dump(side) for side in (node.left, *node.comparators)]
+            for left, right, side in zip(sides, sides[1:], node.comparators, strict=False):
+                if left == right and isinstance(side, ast.Name):
+                    yield f"{node.lineno}: {ast.unparse(node)!r} compares a name with itself"
+
+
 def breaches(rule: Rule, paths: Iterable[Path]) -> list[str]:
     return [
         f"{relative(path)}: {breach}"
@@ -228,6 +237,12 @@ def test_finished_test_folders_have_no_empty_names(folder: str) -> None:
 @pytest.mark.slow  # It reads all files first.
 def test_retired_names_do_not_come_back() -> None:
     found = breaches(retired_names, code_files())
+    assert not found, report(found)
+
+
+@pytest.mark.slow  # It reads all files first.
+def test_nothing_is_compared_with_itself() -> None:
+    found = breaches(self_comparisons, code_files())
     assert not found, report(found)
 
 
@@ -285,6 +300,8 @@ COMMENTED_FUNCTION = 'def short():\n    """Say.\n\n    More.\n    """\n' + "    
         (empty_names, "def f(told): return 1"),
         (retired_names, "from postroad.core.errors import NoSuchMember"),
         (retired_names, "table.bury_silent()"),
+        (self_comparisons, "[step for step in steps if step is not step]"),
+        (self_comparisons, "0 < x == x"),
     ],
 )
 def test_rule_reports(rule: Rule, source: str) -> None:
@@ -303,6 +320,7 @@ def test_rule_reports(rule: Rule, source: str) -> None:
         (missing_docstring, '"""Say."""'),
         (empty_names, "[member for member in members]"),
         (retired_names, "table.expire_suspects()"),
+        (self_comparisons, "x is not y and table.next is not table.next"),
     ],
 )
 def test_rule_accepts(rule: Rule, source: str) -> None:

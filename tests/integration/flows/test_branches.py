@@ -152,6 +152,17 @@ async def test_a_sleep_ends_what_takes_too_long(nodes: FlowNodes) -> None:
     assert hanging.ended == ["function"]
 
 
+async def test_steps_begun_with_one_that_is_withdrawn_at_once_run(nodes: FlowNodes) -> None:
+    @flow
+    async def hasty(ctx: FlowContext) -> list[object]:
+        async def quick() -> str:
+            return (await ctx.select(tick=ctx.sleep(0), work=ctx.step(later, 2, 60)))[0]
+
+        return await ctx.gather(ctx.step(later, 1, 0.001), quick())
+
+    assert await nodes.run(hasty) == [1, "tick"]
+
+
 async def test_a_sleep_goes_on_while_a_function_runs(nodes: FlowNodes) -> None:
     is_free = asyncio.Event()
 

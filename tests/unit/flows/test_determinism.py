@@ -330,7 +330,7 @@ hostile = Hostile()
 
 async def touches(flow: Any) -> Any:
     hostile.time()
-    return flow, hostile == hostile, time.time()
+    return flow, hostile == 1, time.time()
 
 
 @each(len, time.time, print, functools.partial(touches), Hostile, object(), None, lambda: input())

@@ -242,7 +242,7 @@ class FlowStateMachine(FlowLifecycle):
         if isinstance(command, commands.RunStep):
             self._transition.steps_to_cancel.append(command.position)
             self._transition.steps_to_run = [
-                command for command in self._transition.steps_to_run if command is not command
+                step for step in self._transition.steps_to_run if step is not command
             ]
 
     def _advance(self, code: FlowCoroutine) -> None:

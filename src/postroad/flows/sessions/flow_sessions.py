@@ -285,7 +285,7 @@ class FlowSessions:
         if signal.id:
             transition.consumed_ids.append(signal.id)
         else:
-            transition.signals = [signal for signal in transition.signals if signal is not signal]
+            transition.signals = [other for other in transition.signals if other is not signal]
         return signal.payload
 
     # Saying.

@@ -66,7 +66,7 @@ def _canonical_number(value: float) -> int | float:
     """The one number among equal ones."""
     if value.is_integer() and INT_MIN <= value <= INT_MAX:
         return int(value)
-    return value if value == value else _NAN
+    return _NAN if math.isnan(value) else value
 
 
 TIME_MAX_S = 2.0**53

@@ -4,12 +4,14 @@ from typing import Any
 
 from postroad.flows import FlowContext, FlowSession, FlowStatus, flow, responder
 from postroad.flows.errors import FlowError
+from postroad.flows.machine.commands import WaitForSignal
 from postroad.flows.machine.events import (
     FlowAdmitted,
     FlowKillRequested,
     FlowPauseRequested,
     FlowReleased,
     FlowResumeRequested,
+    FlowTransition,
     SessionMessagesReceived,
     SignalReceived,
     StepCompleted,
@@ -308,3 +310,14 @@ def test_two_that_wait_get_what_came_while_nobody_ran() -> None:
     driven.tell(FlowResumeRequested())
     assert driven.result == [1, 2]
     assert [number for number, _ in driven.said] == [1, 2, 1, 2]
+
+
+def test_signal_that_is_taken_at_once_leaves_the_others_to_be_stored() -> None:
+    machine = Driven(ask, "beta").machine
+    transition = FlowTransition(0)
+    for name in ("go", "stop"):
+        signal = SignalReceived(name, encode_value(7, "it"))
+        machine.sessions.on_signal(signal, transition, is_wanted=False)
+    wanted = WaitForSignal("go", int)
+    assert machine.sessions.try_complete(wanted, transition) == encode_value(7, "it")
+    assert [signal.name for signal in transition.signals] == ["stop"]
