@@ -25,10 +25,10 @@ def handlers_as_before() -> Iterator[None]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if TIER is not Tier.QUICK:
         return
-    left_out = [it for it in items if it.path.parent == FOLDER and not _is_quick(it)]
+    left_out = [item for item in items if item.path.parent == FOLDER and not _is_quick(item)]
     config.hook.pytest_deselected(items=left_out)
     unwanted = set(left_out)
-    items[:] = [it for it in items if it not in unwanted]
+    items[:] = [item for item in items if item not in unwanted]
 
 
 def _is_quick(item: pytest.Item) -> bool:

@@ -72,7 +72,7 @@ class Run:
 
     @property
     def taken(self) -> list[int]:
-        return [it.taken for it in self.choices]
+        return [choice.taken for choice in self.choices]
 
     def spawn(self, function: Callable[[], None], name: str) -> None:
         worker = Worker(name)
@@ -127,11 +127,11 @@ class Run:
 
     def _choose(self) -> Worker | None:
         if self.failure is not None:
-            return next((it for it in self._workers if not it.is_over), None)
-        able = [it for it in self._workers if it.can_run]
+            return next((worker for worker in self._workers if not worker.is_over), None)
+        able = [worker for worker in self._workers if worker.can_run]
         self._steps += 1
         if not able or self._steps > _STEPS_MAX:
-            waiting = [it.name for it in self._workers if not it.is_over]
+            waiting = [worker.name for worker in self._workers if not worker.is_over]
             if not waiting:
                 return None
             what = "steps without an end" if able else "a deadlock"
@@ -139,7 +139,7 @@ class Run:
             return self._choose()
         goes_on = self._current in able
         if goes_on:
-            able.sort(key=lambda it: it is not self._current)
+            able.sort(key=lambda task: task is not self._current)
         if len(able) == 1:
             return able[0]
         number = len(self.choices)
@@ -243,22 +243,22 @@ def explore(
     """
     count = 0
     for most in range(preemptions + 1):
-        given: list[int] | None = []
-        while given is not None and count < runs_max:
+        choices: list[int] | None = []
+        while choices is not None and count < runs_max:
             count += 1
-            run = Run(given, watched)
+            run = Run(choices, watched)
             execute(run)
             if run.failure is not None:
                 return count, run
-            given = _next(run.choices, most)
+            choices = _next(run.choices, most)
     return count, None
 
 
 def _next(choices: list[Choice], preemptions: int) -> list[int] | None:
     """The order after one: its last choice that can be another one is."""
     for index in range(len(choices) - 1, -1, -1):
-        it = choices[index]
+        choice = choices[index]
         spent = sum(one.is_preemption and one.taken > 0 for one in choices[:index])
-        if it.taken + 1 < it.options and spent + it.is_preemption <= preemptions:
-            return [*(one.taken for one in choices[:index]), it.taken + 1]
+        if choice.taken + 1 < choice.options and spent + choice.is_preemption <= preemptions:
+            return [*(one.taken for one in choices[:index]), choice.taken + 1]
     return None

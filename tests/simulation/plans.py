@@ -21,7 +21,9 @@ PlanT = TypeVar("PlanT", bound=msgspec.Struct)
 
 def shortened(simulation: Simulation, plan: PlanT, seconds: str, *lists: str) -> PlanT:
     """Leave out what a shorter run does without: items of some fields, and seconds of another."""
-    changes: dict[str, Any] = {it: simulation.optional(it, getattr(plan, it)) for it in lists}
+    changes: dict[str, Any] = {
+        name: simulation.optional(name, getattr(plan, name)) for name in lists
+    }
     changes[seconds] = simulation.optional_s("seconds", getattr(plan, seconds))
     return msgspec.structs.replace(plan, **changes)
 
@@ -99,7 +101,7 @@ class TroubledHosts(ABC, Generic[InhabitantT]):
         """The next one of a host."""
 
     def running(self) -> list[InhabitantT]:
-        return [it for it in self._latest.values() if it.node.is_running]
+        return [process for process in self._latest.values() if process.node.is_running]
 
     def start(self, name: str) -> None:
         node = self.sim.nodes[name]

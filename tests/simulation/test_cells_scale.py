@@ -25,11 +25,11 @@ def reports() -> dict[Size, Report]:
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=str)
 def test_all_tables_are_right_soon(reports: dict[Size, Report], size: Size, phase: str) -> None:
-    found: Phase = getattr(reports[size], phase)
-    assert found.seconds <= CONVERGENCE_BUDGET_S
+    report: Phase = getattr(reports[size], phase)
+    assert report.seconds <= CONVERGENCE_BUDGET_S
     # Further cores become defaults only after they had time to meet everybody.
-    assert found.seconds >= RouteLearnerConfig().default_delay_s
-    assert found.control_bytes > 0
+    assert report.seconds >= RouteLearnerConfig().default_delay_s
+    assert report.control_bytes > 0
 
 
 def test_a_restart_costs_far_less_than_a_start(reports: dict[Size, Report]) -> None:

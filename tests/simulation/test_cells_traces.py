@@ -32,7 +32,7 @@ def core_for(name: str) -> str:
 
 
 def other_core(core: str) -> str:
-    return next(it for it in CORES if it != core)
+    return next(core_name for core_name in CORES if core_name != core)
 
 
 @pytest.fixture
@@ -205,8 +205,8 @@ def test_trace(mesh: Mesh, row: Row) -> None:
     else:
         assert isinstance(error, NoRouteError)
         assert error.detail.endswith((f"at {row.failed_at}", f"domain {row.failed_at}"))
-    assert sum(it.statistics().undelivered for it in mesh.domains.values()) == row.lost
-    assert not any(it.statistics().replies_late for it in mesh.domains.values())
+    assert sum(domain.statistics().undelivered for domain in mesh.domains.values()) == row.lost
+    assert not any(domain.statistics().replies_late for domain in mesh.domains.values())
 
 
 def test_5_the_reply_goes_back_by_the_core_that_brought_the_request(mesh: Mesh) -> None:

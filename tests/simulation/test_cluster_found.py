@@ -48,7 +48,7 @@ class Listener:
     def meet(self, record: MemberRecord) -> None:
         """Hear of a node that answers when it is asked."""
         self.hear(record)
-        (question,) = (it for it in self.pop_sent() if isinstance(it, ProbePacket))
+        (question,) = (packet for packet in self.pop_sent() if isinstance(packet, ProbePacket))
         self.answer(question, record)
 
     def answer(self, question: ProbePacket, record: MemberRecord) -> None:
@@ -65,7 +65,7 @@ class Listener:
 
     def pop_sent(self) -> list[MembershipPacket]:
         outgoing = self.machine.drain_outgoing()
-        return [decode_packet(it.payload, records_max=NEWS_MAX) for it in outgoing]
+        return [decode_packet(packet.payload, records_max=NEWS_MAX) for packet in outgoing]
 
     def run(self, until: float) -> None:
         while self.machine.deadline() <= until:
@@ -74,7 +74,9 @@ class Listener:
             self._note()
 
     def _note(self) -> None:
-        reported = [it for it in self.machine.drain_events() if isinstance(it, MembershipEvent)]
+        reported = [
+            event for event in self.machine.drain_events() if isinstance(event, MembershipEvent)
+        ]
         self.changes += [(self.now, change) for change in reported]
 
 
@@ -114,13 +116,13 @@ def test_properties_of_a_successor_are_asked_for() -> None:
     successor = record_of("worker", 3, 20).without_properties()
     ear.hear(successor)
     # Asked is who has the name, who is not there, then the other, who is.
-    (datagram, _) = (it for it in ear.pop_sent() if isinstance(it, ProbePacket))
+    (datagram, _) = (packet for packet in ear.pop_sent() if isinstance(packet, ProbePacket))
     ear.answer(datagram, successor)
-    (question,) = (it for it in ear.pop_sent() if isinstance(it, ProbePacket))
+    (question,) = (packet for packet in ear.pop_sent() if isinstance(packet, ProbePacket))
     ear.answer(question, successor)
     member = ear.machine.member("worker")
     assert member is not None and member.instance == successor.instance
-    assert any(isinstance(it, PropertiesRequestPacket) for it in ear.pop_sent())
+    assert any(isinstance(packet, PropertiesRequestPacket) for packet in ear.pop_sent())
 
 
 def test_node_that_doubts_itself_removes_nobody_at_once() -> None:

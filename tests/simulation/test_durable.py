@@ -187,9 +187,9 @@ def plant_every_failed_commit_undone(_: Any, self: StoreTables, database: StoreC
 
 @BUGS.replace(OutboxTable, "flush", CORRECTNESS, 17)
 def plant_batch_in_parts(flush: Any, self: OutboxTable, now_ms: int) -> None:
-    kept = {name: encoded[:1] for name, encoded in self._queued.items()}
+    first_batches = {name: encoded[:1] for name, encoded in self._queued.items()}
     rest = {name: encoded[1:] for name, encoded in self._queued.items() if encoded[1:]}
-    self._queued = kept
+    self._queued = first_batches
     flush(self, now_ms)
     self._queued = rest
 

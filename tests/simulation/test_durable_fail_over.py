@@ -58,7 +58,8 @@ class Shop:
                 await tx.execute(table)
         if self._lives == 1:
             orders = [
-                OutgoingMessage(to="shop", queue=QUEUE, body=b"%d" % it) for it in range(ORDERS)
+                OutgoingMessage(to="shop", queue=QUEUE, body=b"%d" % number)
+                for number in range(ORDERS)
             ]
             await mail.send_many(orders)
         await mail.consume(QUEUE, self._handle, concurrency=4)
@@ -110,7 +111,7 @@ def tell_story(seed: int) -> None:
         handled = sorted(number for (number,) in shop.rows("SELECT number FROM handled"))
         assert handled == list(range(ORDERS)), "handled once"
         for life in range(1, shop._lives + 1):
-            log = [it for (it,) in shop.rows(f"SELECT number FROM log WHERE life = {life}")]
+            log = [number for (number,) in shop.rows(f"SELECT number FROM log WHERE life = {life}")]
             assert log == list(range(len(log))), f"the log of life {life} has a gap"
 
 
@@ -133,10 +134,10 @@ def test_stories_need_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(StoreTables, "begin", begin)
     monkeypatch.setattr(StoreTables, "is_last_commit_durable", has_happened)
-    found = 0
+    failures = 0
     for seed in range(SEEDS):
         try:
             tell_story(seed)
         except (AssertionError, LivenessFailure):
-            found += 1
-    assert found
+            failures += 1
+    assert failures

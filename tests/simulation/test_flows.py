@@ -94,9 +94,9 @@ def plant_begun_before_commit(
     admit: Any, self: FlowEngine, state: FlowState, event: FlowAdmitted
 ) -> asyncio.Future[None]:
     admit(self, state, event).add_done_callback(lambda done: done.exception())
-    told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    told.set_result(None)
-    return told
+    committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    committed.set_result(None)
+    return committed
 
 
 @BUGS.plant(CORRECTNESS, 4)

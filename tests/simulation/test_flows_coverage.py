@@ -76,11 +76,13 @@ def test_stories_say_what_they_are_about() -> None:
 
 def test_each_is_played_by_processes() -> None:
     killed = {
-        id for kills in flow_scenarios.KILLS.values() for it in kills for id in it.ids.split()
+        id for kills in flow_scenarios.KILLS.values() for kill in kills for id in kill.ids.split()
     }
     assert killed | flow_scenarios.TROUBLES == set(flow_scenarios.ALL)
     # Without importing it: that needs no process to be possible here.
     source = ast.parse((ROOT / "tests/chaos/test_flow_troubles.py").read_text())
-    tests = [it for it in source.body if isinstance(it, ast.AsyncFunctionDef)]
-    told = " ".join(ast.get_docstring(it) or "" for it in tests if it.name.startswith("test_"))
-    assert set(re.findall(r"\b[SRFP]\d+\b", told)) == flow_scenarios.TROUBLES
+    tests = [node for node in source.body if isinstance(node, ast.AsyncFunctionDef)]
+    docstrings = " ".join(
+        ast.get_docstring(test) or "" for test in tests if test.name.startswith("test_")
+    )
+    assert set(re.findall(r"\b[SRFP]\d+\b", docstrings)) == flow_scenarios.TROUBLES

@@ -47,7 +47,7 @@ def run_with_traps(point: str, visits: int, is_soft: bool, simulation: Simulatio
         world = World(sim, plan)
         with world.traps.armed():
             trap = world.traps.stop if is_soft else world.traps.kill
-            traps = [trap(it, point, visits) for it in world.machines.values()]
+            traps = [trap(machine, point, visits) for machine in world.machines.values()]
             while sim.now < plan.mail.healed_s:
                 if point == LOST:
                     # Every other second nothing can be committed.
@@ -57,7 +57,7 @@ def run_with_traps(point: str, visits: int, is_soft: bool, simulation: Simulatio
                 sim.run_for(RESTART_S)
             world.heal()
             finish(world)
-    require(any(it.has_fired for it in traps), f"nobody came to {point} {visits + 1} times")
+    require(any(trap.has_fired for trap in traps), f"nobody came to {point} {visits + 1} times")
 
 
 @pytest.mark.parametrize(("point", "visits"), CASES)

@@ -15,7 +15,7 @@ from tests.simulation.flows.world import World
 
 
 def test_what_is_heard_together_with_the_end_does_not_outlive_a_flow_that_begins_anew() -> None:
-    order = msgspec.structs.replace(ORDER, kind=Kind.STANDING, left=3, is_forgiving=True)
+    order = msgspec.structs.replace(ORDER, kind=Kind.STANDING, renewals=3, is_forgiving=True)
     world = run_orders(1, plan_of(order))
     assert world.orders.endings["order"].startswith("paid all")
 
@@ -69,8 +69,8 @@ def test_a_session_that_was_kept_for_code_to_come_is_rejected_if_the_code_is_not
         world.code["n1"] = tuple(INITIATORS.values())
         world.start_all()
         sim.run_for(3.0)
-        (kept,) = heads_of(world.machines["n1"])
-        assert kept.status is FlowStatus.HELD
+        (head,) = heads_of(world.machines["n1"])
+        assert head.status is FlowStatus.HELD
         del world.code["n1"]
         world.machines["n1"].kill()
         finish(world)

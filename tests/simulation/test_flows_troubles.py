@@ -93,7 +93,7 @@ def test_peer_that_nobody_knows() -> None:
         machine = world.machines["n0"]
         assert machine.mail is not None
         peers = sim.run(machine.mail.statistics(), timeout=1.0).peers
-        assert [name for name, it in peers.items() if it.depth] == ["nobody"]
+        assert [name for name, peer in peers.items() if peer.depth] == ["nobody"]
         statuses = [state.status for state in heads_of(machine)]
         assert sorted(statuses) == [FlowStatus.COMPLETED, FlowStatus.RUNNING]
 
@@ -219,12 +219,12 @@ def test_process_that_takes_over() -> None:
         introduce(world, twin)
         sim.run_for(10.0)
         processes = (first, twin)
-        (winner,) = [it for it in processes if it.mail is not None]
+        (winner,) = [process for process in processes if process.mail is not None]
         world.machines["n0"] = winner
         introduce(world, winner)
-        for it in processes:
-            if it is not winner:
-                it.node.kill()
+        for process in processes:
+            if process is not winner:
+                process.node.kill()
         finish(world)
     assert world.orders.endings["order"].startswith("paid")
 
@@ -264,15 +264,15 @@ def test_disk_that_takes_nothing(victim: str) -> None:
         assert not world.orders.is_done
         world.heal()
         finish(world)
-    assert all(it.startswith("paid") for it in world.orders.endings.values())
+    assert all(ending.startswith("paid") for ending in world.orders.endings.values())
 
 
 # Clocks.
 
 
 def ids_of(machine: Machine, names: Sequence[str]) -> list[int]:
-    found = {state.client_id: state.id for state in heads_of(machine)}
-    return [found[name] for name in names]
+    ids = {state.client_id: state.id for state in heads_of(machine)}
+    return [ids[name] for name in names]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -281,7 +281,9 @@ def test_clock_that_is_set_back(restarts: bool) -> None:
     sleeper = msgspec.structs.replace(ORDER, name="sleeper", rest_s=10.0)
     late = msgspec.structs.replace(ORDER, name="late")
     plan = plan_of(sleeper, late, schedules=(PAYDAY,), minute_s=5.0)
-    jobs = [msgspec.structs.replace(it, time=5.0 * (it.name == "late")) for it in plan.jobs["n0"]]
+    jobs = [
+        msgspec.structs.replace(job, time=5.0 * (job.name == "late")) for job in plan.jobs["n0"]
+    ]
     plan.jobs["n0"][:] = jobs
     with SimCluster(9) as sim:
         world = World(sim, plan)

@@ -70,11 +70,11 @@ def test_failure_tells_how_to_see_it_again(
     monkeypatch.setitem(SCENARIOS, "failing", fail_at_seed_3(error))
 
     assert main(["--only", "failing", "--seeds", "5"]) == exit_code
-    told = capsys.readouterr().out
-    assert "    1.500000  somebody  did         something" in told
-    assert "seed 3" in told
-    assert kind in told
-    assert "python -m tests.simulation --only failing --seeds 1 --first-seed 3" in told
+    output = capsys.readouterr().out
+    assert "    1.500000  somebody  did         something" in output
+    assert "seed 3" in output
+    assert kind in output
+    assert "python -m tests.simulation --only failing --seeds 1 --first-seed 3" in output
 
 
 def test_success_is_one_line(
@@ -120,8 +120,8 @@ def test_run_depends_on_nothing_but_its_seed() -> None:
         text=True,
     ) as other:
         here = {name: digests_of(name, RUNS) for name in SCENARIOS}
-        told, _ = other.communicate(timeout=DEADLINE_S * 4)
-    assert [line.split() for line in told.splitlines()] == list(here.values())
+        output, _ = other.communicate(timeout=DEADLINE_S * 4)
+    assert [line.split() for line in output.splitlines()] == list(here.values())
     assert all(len(set(digests)) == RUNS for digests in here.values())
 
 
@@ -144,7 +144,7 @@ def test_shortened_run_has_only_what_the_failure_needs() -> None:
     failed = run_seed("failing", fail_with_two_faults, 1)
     shortest = shorten(failed, fail_with_two_faults, tries=200)
     assert failed.optional_items == {"faults": 16, "jobs": 60, "seconds": 8}
-    assert {name: len(kept) for name, kept in shortest.keep.items()} == {
+    assert {name: len(indexes) for name, indexes in shortest.keep.items()} == {
         "faults": 2,
         "jobs": 1,
         "seconds": 5,
@@ -162,10 +162,10 @@ def test_program_prints_the_shortened_run_and_replays_it(
 ) -> None:
     monkeypatch.setitem(SCENARIOS, "failing", fail_with_two_faults)
     assert main(["--only", "failing"]) == SafetyFailure.exit_code
-    told = capsys.readouterr().out
-    _, _, arguments = told.splitlines()[-1].partition(f"replay  {PROGRAM} ")
+    output = capsys.readouterr().out
+    _, _, arguments = output.splitlines()[-1].partition(f"replay  {PROGRAM} ")
     assert main(shlex.split(arguments)) == SafetyFailure.exit_code
-    assert capsys.readouterr().out == told
+    assert capsys.readouterr().out == output
 
 
 def test_keep_is_read_as_it_is_written() -> None:
@@ -182,14 +182,14 @@ def test_run_of_each_scenario_that_fails_is_shortened(
     scenario: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bugs: Bugs = importlib.import_module(f"tests.simulation.test_{scenario}").BUGS
-    bug = next(it for it in bugs if it.name == QUICKLY_FOUND[scenario])
+    bug = next(bug for bug in bugs if bug.name == QUICKLY_FOUND[scenario])
     bug.plant(monkeypatch)
     failed = run_seed(scenario, SCENARIOS[scenario], bug.seed)
     shortest = shorten(failed, SCENARIOS[scenario], tries=4)
     assert failed.finding == shortest.finding
     assert shortest.exit_code == bug.exit_code
-    kept = sum(map(len, shortest.keep.values()))
-    assert kept < sum(failed.optional_items.values())
+    kept_count = sum(map(len, shortest.keep.values()))
+    assert kept_count < sum(failed.optional_items.values())
     again = run_seed(scenario, SCENARIOS[scenario], bug.seed, keep=shortest.keep)
     assert (again.log, again.reason) == (shortest.log, shortest.reason)
 

@@ -47,7 +47,7 @@ async def do_things_in_order(run: Run) -> None:
     futures = [thread.run(done.append, number) for number in range(3)]
     await futures[-1]
     assert done == [0, 1, 2]
-    assert all(it.done() for it in futures)
+    assert all(future.done() for future in futures)
     assert thread._outstanding == 0
     thread.stop()
 

@@ -67,8 +67,8 @@ async def test_all_start_at_once_with_one_list() -> None:
         running_service("c") as third,
     ):
         services = [first, second, third]
-        addresses = [it.address for it in services]
-        nodes = [make_node(it, *addresses) for it in services]
+        addresses = [service.address for service in services]
+        nodes = [make_node(service, *addresses) for service in services]
         await asyncio.gather(*(node.agent.start() for node in nodes))
         await all_know(nodes)
         await asyncio.gather(*(node.agent.stop() for node in nodes))
@@ -98,7 +98,7 @@ async def test_contact_under_another_spelling() -> None:
 async def test_addresses_of_all_kinds(bind: str, advertise: str | None) -> None:
     async with running_cluster("a b c", bind=bind, advertise=advertise, config=QUICK) as nodes:
         for node in nodes:
-            await node.eventually(lambda it: len(it.agent.statistics().round_trips_s) == 2)
+            await node.eventually(lambda node: len(node.agent.statistics().round_trips_s) == 2)
             assert not node.reported(MembershipEventType.REMOVED)
 
 
@@ -110,7 +110,9 @@ async def test_families_of_addresses_mix() -> None:
     ):
         await all_know([a, b])
         for node in (a, b):
-            await node.eventually(lambda it: it.agent.statistics().counters.probes_by_stream >= 3)
+            await node.eventually(
+                lambda node: node.agent.statistics().counters.probes_by_stream >= 3
+            )
             assert not node.reported(MembershipEventType.REMOVED)
 
 
@@ -132,7 +134,7 @@ async def test_agents_find_each_other_through_zookeeper() -> None:
                 # Who is alive is not for ZooKeeper to say.
                 server.pause()
                 c.agent.set_properties({"role": "leader"})
-                await a.until(lambda it: it.see("c").properties, "c leads")
+                await a.until(lambda node: node.see("c").properties, "c leads")
                 server.resume()
             await all_know([a, b])
 
@@ -170,7 +172,7 @@ async def test_properties_are_seen_changed_and_removed() -> None:
             assert node.see("a").properties == {"zone": "north", "role": "leader"}
         a.agent.set_properties({"zone": "south", "role": None, "load": "3"})
         for node in (a, b, c):
-            await node.until(lambda it: it.see("a").version == 1, "a has changed")
+            await node.until(lambda node: node.see("a").version == 1, "a has changed")
             assert node.see("a").properties == {"zone": "south", "load": "3"}
         # One who comes later does not learn of what was removed.
         async with running_node("d", c) as d:
@@ -184,7 +186,7 @@ async def test_large_properties(datagrams: bool) -> None:
     async with running_cluster("a b c", datagrams=datagrams) as (a, b, c):
         a.agent.set_properties(large)
         for node in (b, c):
-            await node.until(lambda it: it.see("a").properties == large, "a is large")
+            await node.until(lambda node: node.see("a").properties == large, "a is large")
         with pytest.raises(ConfigError, match=r"properties of \d+ bytes exceed the 16384 allowed"):
             a.agent.set_properties({"one": "x" * 16_000})
         with pytest.raises(ConfigError, match="must be a string"):
@@ -409,7 +411,7 @@ async def test_log_tells_who_joined(caplog: pytest.LogCaptureFixture) -> None:
         assert "b joined the cluster; members: b, a\n" in caplog.text
         assert f"a: added b at {b.address}, alive" in caplog.text
         b.agent.set_properties({"role": "leader"})
-        await a.until(lambda it: it.see("b").properties, "b leads")
+        await a.until(lambda node: node.see("b").properties, "b leads")
     assert f"a: removed b at {b.address}, left" in caplog.text
     assert "properties" not in caplog.text
     assert StaticDiscovery([a.address]).statistics().seeds == 0

@@ -99,12 +99,14 @@ async def attacked_cluster() -> AsyncIterator[tuple[list[Node], Attacker]]:
         honest = [node.name for node in nodes]
         for node in nodes:
             await node.until(
-                lambda it: [it.see(name).properties.get("still") for name in honest] == honest,
+                lambda node: [node.see(name).properties.get("still") for name in honest] == honest,
                 "all are well",
             )
-            assert [node.see(it.name).instance for it in nodes] == processes
+            assert [node.see(started.name).instance for started in nodes] == processes
             assert not [
-                it for it in node.reported(MembershipEventType.REMOVED) if it.member.name in honest
+                change
+                for change in node.reported(MembershipEventType.REMOVED)
+                if change.member.name in honest
             ]
 
 
@@ -143,8 +145,8 @@ async def test_garbage_is_refused_and_counted(caplog: pytest.LogCaptureFixture) 
     assert " rejected: " in caplog.text
 
 
-def is_refused(count: Callable[[Node], int], node: Node, wanted: int) -> bool:
-    return count(node) == wanted
+def is_refused(count: Callable[[Node], int], node: Node, expected: int) -> bool:
+    return count(node) == expected
 
 
 def packets_refused(node: Node) -> int:
@@ -179,7 +181,7 @@ async def test_flood(caplog: pytest.LogCaptureFixture) -> None:
                     await asyncio.sleep(0)
         assert datagrams_refused(a) == refused(a, "malformed packet") == 2_500
         # Told, but not five thousand times.
-        lines = [it for it in caplog.records if it.levelno >= logging.WARNING]
+        lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
         assert 0 < len(lines) < 50
 
 
@@ -187,8 +189,8 @@ async def test_flood(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def until_refuted(node: Node, incarnation: int) -> None:
-    def has_received(it: Node) -> bool:
-        member = it.see("b")
+    def has_received(node_: Node) -> bool:
+        member = node_.see("b")
         return member.is_reachable and member.incarnation > incarnation
 
     await node.until(has_received, "b has objected")
@@ -245,7 +247,7 @@ async def test_forged_successor(has_port: bool) -> None:
         for node in (a, b, c):
             enemy.say(node, GossipPacket(records=[successor]))
         for node in (a, c):
-            await node.eventually(lambda it: it.agent.statistics().counters.name_conflicts >= 1)
+            await node.eventually(lambda node: node.agent.statistics().counters.name_conflicts >= 1)
         # Longer than the question may take.
         enough = a.agent.statistics().counters.probes + 8
         await eventually(lambda: a.agent.statistics().counters.probes >= enough)
@@ -320,7 +322,11 @@ async def test_members_that_do_not_exist_are_never_there() -> None:
         enemy.say(a, GossipPacket(records=ghosts))
         async with running_node("d", a, config=QUICK) as d:
             await all_know([*nodes, d])
-        assert {it.member.name for it in a.reported(MembershipEventType.ADDED)} == {"b", "c", "d"}
+        assert {change.member.name for change in a.reported(MembershipEventType.ADDED)} == {
+            "b",
+            "c",
+            "d",
+        }
 
 
 # The same over TCP.
@@ -342,6 +348,6 @@ async def test_bad_packets_in_streams() -> None:
         assert refused(a, "malformed packet") == 6
         death = enemy.forge("b", state=MemberState.DEAD, reported_by="c")
         await ask(service, a, encode_packet(GossipPacket(records=[death])))
-        await a.until(lambda it: it.see("b").is_reachable, "b has objected")
+        await a.until(lambda node: node.see("b").is_reachable, "b has objected")
         with pytest.raises(MessagingError):
             await service.request(a.address, SUBJECT, bytes(5_000_000))

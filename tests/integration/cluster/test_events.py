@@ -35,15 +35,15 @@ class Mirror:
         agent.add_listener(self)
 
     def __call__(self, change: MembershipEvent) -> None:
-        known = self.members.get(change.member.name)
+        previous = self.members.get(change.member.name)
         if change.kind is MembershipEventType.ADDED:
-            assert known is None
+            assert previous is None
             assert change.previous is None
         else:
-            assert known is not None
+            assert previous is not None
             assert change.previous is not None
-            assert change.previous.instance == change.member.instance == known.instance
-            assert change.previous.properties == known.properties
+            assert change.previous.instance == change.member.instance == previous.instance
+            assert change.previous.properties == previous.properties
         if change.kind is MembershipEventType.REMOVED:
             assert change.member.state in (MemberState.DEAD, MemberState.LEFT)
             del self.members[change.member.name]
@@ -101,7 +101,9 @@ async def test_stream_ends_with_the_agent_after_what_is_unread() -> None:
         waiting = asyncio.create_task(collect(node.agent))
         await asyncio.sleep(0)
         await node.agent.stop()
-        assert [it.kind for it in await collect_from(stream)] == [MembershipEventType.METADATA]
+        assert [event.kind for event in await collect_from(stream)] == [
+            MembershipEventType.METADATA
+        ]
         assert await asyncio.wait_for(waiting, 5) == []
         # One that is opened only now has nothing to tell.
         assert await asyncio.wait_for(collect(node.agent), 5) == []
@@ -121,7 +123,7 @@ async def test_reader_may_stop_reading() -> None:
         a.agent.set_properties({"n": "1"})
         stream.close()
         a.agent.set_properties({"n": "2"})
-        assert [it.member.properties["n"] for it in await collect_from(stream)] == ["1"]
+        assert [event.member.properties["n"] for event in await collect_from(stream)] == ["1"]
 
 
 async def test_own_changes_are_told_too() -> None:
@@ -130,8 +132,8 @@ async def test_own_changes_are_told_too() -> None:
         a.agent.set_properties({"n": "1"})
         a.agent.set_properties({"n": None})
         a.agent.set_properties({"n": None})
-        assert [dict(it.member.properties) for it in a.changes] == [{"n": "1"}, {}]
-        assert {it.kind for it in a.changes} == {MembershipEventType.METADATA}
+        assert [dict(change.member.properties) for change in a.changes] == [{"n": "1"}, {}]
+        assert {change.kind for change in a.changes} == {MembershipEventType.METADATA}
 
 
 async def test_failing_listener_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -149,7 +151,7 @@ async def test_failing_listener_disturbs_nobody(caplog: pytest.LogCaptureFixture
         node.agent.add_listener(after.append)
         async with node.agent, running_node("b", node) as b:
             await all_know([node, b])
-            assert [it.member.name for it in calls] == ["b"]
+            assert [call.member.name for call in calls] == ["b"]
             assert after == calls
             assert "listener out of order" in caplog.text
             node.agent.remove_listener(fail)
@@ -174,7 +176,7 @@ async def test_listener_may_cause_changes_and_all_hear_them_in_order() -> None:
             stream = node.agent.events()
             async with running_node("b", node):
                 reported = [await next_change(stream) for _ in range(2)]
-        assert [it.kind for it in reported] == [
+        assert [change.kind for change in reported] == [
             MembershipEventType.ADDED,
             MembershipEventType.METADATA,
         ]
@@ -208,7 +210,9 @@ async def test_changes_agree_with_the_members_through_thick_and_thin() -> None:
             e.agent.set_properties({"n": "2"})
             for node in (a, b):
                 await node.until_removed("d")
-                await node.until(lambda it: "e" in it.names and it.see("e").version, "e changed")
+                await node.until(
+                    lambda node: "e" in node.names and node.see("e").version, "e changed"
+                )
             async with running_node("d", b, bind=d.address, config=QUICK) as back:
                 for node in (a, b):
                     await node.until_meets(back.agent.local_member)

@@ -48,7 +48,7 @@ async def test_restart_under_the_same_name(same_port: bool, is_noticed: bool) ->
                 await node.until_meets(back.agent.local_member)
                 assert node.see("c").address == back.address
                 assert node.see("c").is_reachable
-                kinds = [it.kind for it in node.changes if it.member.name == "c"]
+                kinds = [change.kind for change in node.changes if change.member.name == "c"]
                 assert kinds.count(MembershipEventType.ADDED) == 2
                 assert kinds.count(MembershipEventType.REMOVED) == 1
                 removal = node.reported(MembershipEventType.REMOVED, "c")[0]
@@ -74,6 +74,8 @@ async def test_member_both_ways_among_others(caplog: pytest.LogCaptureFixture) -
     ):
         await all_know([a, b, c])
         for node in (a, b):
-            await node.eventually(lambda it: it.agent.statistics().counters.probes_by_stream >= 3)
+            await node.eventually(
+                lambda node: node.agent.statistics().counters.probes_by_stream >= 3
+            )
             assert not node.reported(MembershipEventType.REMOVED)
     assert "acknowledges over TCP but not over UDP; are datagrams blocked?" in caplog.text

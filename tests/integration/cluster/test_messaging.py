@@ -91,7 +91,9 @@ async def test_bytes_on_the_wire_are_exactly_those_of_the_encoder() -> None:
         raw: list[tuple[bytes, str]] = []
         b.service.serve("raw", lambda message: raw.append((message.payload, message.subject)))
         assert b.agent.datagram_service is not None
-        b.agent.datagram_service.subscribe("raw", lambda it: raw.append((it.payload, it.subject)))
+        b.agent.datagram_service.subscribe(
+            "raw", lambda message: raw.append((message.payload, message.subject))
+        )
         assert await a.communication.request("b", "raw", Order("apple", 3), encoder=encode) == b""
         await a.communication.send("b", "raw", Order("apple", 3), encoder=encode)
         await a.communication.send("b", "raw", Order("apple", 3), encoder=encode, reliable=False)

@@ -116,7 +116,7 @@ async def test_suspected_member_is_still_reached() -> None:
         b.communication.serve("who", lambda _message, _member: b"me")
         await b.agent.datagram_service.stop()  # type: ignore[union-attr]
         b.service.unsubscribe("cluster.membership")
-        await a.until(lambda it: it.see("b").state is MemberState.SUSPECT, "b is suspected")
+        await a.until(lambda node: node.see("b").state is MemberState.SUSPECT, "b is suspected")
         assert await a.communication.request("b", "who", b"") == b"me"
 
 
@@ -189,9 +189,11 @@ async def test_failing_consumers_of_datagrams(caplog: pytest.LogCaptureFixture) 
 async def test_message_that_cannot_be_decoded(caplog: pytest.LogCaptureFixture) -> None:
     async with running_cluster("a b") as (a, b):
         orders: list[Order] = []
-        b.communication.serve("bill", lambda it, _member: it, decoder=read_order, encoder=encode)
+        b.communication.serve(
+            "bill", lambda order, _member: order, decoder=read_order, encoder=encode
+        )
         b.communication.subscribe(
-            "order", lambda it, _member: orders.append(it), decoder=read_order
+            "order", lambda order, _member: orders.append(order), decoder=read_order
         )
         error = await failure(a.communication.request("b", "bill", b"\xc1"), RemoteDecodeError)
         assert (error.outcome, error.retryable) == (Outcome.REPLIED, False)

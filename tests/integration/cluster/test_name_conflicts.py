@@ -51,7 +51,9 @@ class Introduction:
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> str:
-    return "\n".join(it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING)
+    return "\n".join(
+        record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING
+    )
 
 
 async def expect_refused(
@@ -88,7 +90,7 @@ async def test_second_node_of_a_name_is_refused(
         # Others had a chance to hear of it, had it been told.
         holder.agent.set_properties({"still": "here"})
         for node, changes in zip(nodes, before, strict=True):
-            await node.until(lambda it: it.see("holder").version == 1, "the holder is here")
+            await node.until(lambda node: node.see("holder").version == 1, "the holder is here")
             assert node.see("holder").instance == instance
             assert len(node.changes) == len(changes) + 1
 
@@ -185,12 +187,14 @@ async def test_of_many_started_together_no_two_stay(datagrams: bool) -> None:
     ):
         services = [first, second, third]
         seeds = [a.address, *(service.address for service in services)]
-        nodes = [make_node(it, *seeds, config=QUICK, datagrams=datagrams) for it in services]
-        starts = (it.agent.start() for it in nodes)
+        nodes = [
+            make_node(service, *seeds, config=QUICK, datagrams=datagrams) for service in services
+        ]
+        starts = (node.agent.start() for node in nodes)
         for error in await asyncio.gather(*starts, return_exceptions=True):
             assert error is None or isinstance(error, NameConflictError)
-        await eventually(lambda: sum(it.agent.failure is None for it in nodes) <= 1)
-        for winner in (it for it in nodes if it.agent.failure is None):
+        await eventually(lambda: sum(node.agent.failure is None for node in nodes) <= 1)
+        for winner in (node for node in nodes if node.agent.failure is None):
             await a.until_meets(winner.agent.local_member)
-        await asyncio.gather(*(it.agent.stop() for it in nodes))
+        await asyncio.gather(*(node.agent.stop() for node in nodes))
         await a.until_knows()

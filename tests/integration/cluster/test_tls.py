@@ -68,10 +68,10 @@ async def test_whole_life(authority: Authority) -> None:
     async with secure_cluster(authority, QUICK) as (a, b, c):
         a.agent.set_properties({"large": "x" * 10_000})
         for node in (b, c):
-            await node.until(lambda it: it.see("a").properties, "a changed")
+            await node.until(lambda node: node.see("a").properties, "a changed")
         # Long enough for probes to have gone both ways.
         await eventually(
-            lambda: all(it.agent.statistics().counters.probes >= 4 for it in (a, b, c))
+            lambda: all(node.agent.statistics().counters.probes >= 4 for node in (a, b, c))
         )
         assert not a.reported(MembershipEventType.REMOVED)
         await c.crash()

@@ -36,7 +36,7 @@ async def until_subscribed(node: Node, topic: str, *names: str) -> None:
     """The node knows that these, and no others, want the topic."""
     topics = ClusterTopics(node.communication)
     await node.until(
-        lambda _: {it.name for it in topics.subscribers(topic)} == set(names),
+        lambda _: {subscriber.name for subscriber in topics.subscribers(topic)} == set(names),
         f"{names} want {topic!r}",
     )
 

@@ -185,8 +185,8 @@ async def test_credentials_of_an_unknown_kind_are_told(
 async def test_many_entries(server: ZooKeeperServer, client: Any, root: str, members: str) -> None:
     client.ensure_path(members)
     addresses = [Address("10.0.0.1", port) for port in range(20_000, 20_350)]
-    made = [client.create_async(f"{members}/n{a.port}", entry(a)) for a in addresses]
-    assert all(one.get(timeout=10) for one in made)
+    results = [client.create_async(f"{members}/n{a.port}", entry(a)) for a in addresses]
+    assert all(one.get(timeout=10) for one in results)
     async with running(make_discovery(server, root)) as reported:
         assert reported.calls == [frozenset(addresses)]
         client.delete(f"{members}/n20000")

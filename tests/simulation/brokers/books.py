@@ -50,8 +50,8 @@ class Books:
         require(isinstance(result, dict), f"call {number} got {result!r}")
         life = result.get("life")
         require(life in self._done[number], f"call {number} was never done by {life}")
-        wanted = {"number": number, "life": life, "value": value}
-        require(result == wanted, f"call {number} got {result}, not {wanted}")
+        expected = {"number": number, "life": life, "value": value}
+        require(result == expected, f"call {number} got {result}, not {expected}")
 
     # Events.
 

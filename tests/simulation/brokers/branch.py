@@ -100,10 +100,10 @@ class Branch:
         async with self._turn:
             if not self._is_started or self.is_leaving:
                 return
-            for name in [it for it in self.offers if it not in self._wanted]:
+            for name in [offer for offer in self.offers if offer not in self._wanted]:
                 await self.broker.remove(name)
                 del self.offers[name]
-            for name in [it for it in self._wanted if it not in self.offers]:
+            for name in [service for service in self._wanted if service not in self.offers]:
                 await self.broker.launch(OFFERS[name](self))
                 self.offers[name] = None
 
@@ -170,5 +170,5 @@ class Branch:
             "streams that go": len(network.streaming.outgoing),
             "bytes to be read": network.streaming.incoming.bytes_waiting,
         }
-        found = [f"{number} {what}" for what, number in counts.items() if number]
-        return found + leftovers_of(self.transporter)
+        leftovers = [f"{number} {what}" for what, number in counts.items() if number]
+        return leftovers + leftovers_of(self.transporter)

@@ -64,8 +64,8 @@ class Clerk:
         tries = 1 + options.get("retries", 0)
         limit_s = tries * timeout_s + (tries > 1) * _PAUSES_S
         with self._limited(number, action, limit_s, tries):
-            asked = {"number": number, **params}
-            return await self.broker.call(action, asked, timeout_s=timeout_s, **options)
+            request = {"number": number, **params}
+            return await self.broker.call(action, request, timeout_s=timeout_s, **options)
 
     def _some_time(self) -> float:
         return self.rng.choice((0.3, 1.0, 2.5))
@@ -82,7 +82,7 @@ class Clerk:
 
     async def double_at(self, timeout_s: float) -> None:
         endpoints = self.broker.registry.actions.get("quick.double") or ()
-        nodes = [it.node_id for it in endpoints]
+        nodes = [endpoint.node_id for endpoint in endpoints]
         if nodes:
             await self.double(timeout_s, node_id=self.rng.choice(nodes))
 

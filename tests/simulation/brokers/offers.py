@@ -95,8 +95,8 @@ class Quick(Offer):
         """Ask another service."""
         with self.running(number) as life:
             inner = self.books.ask()
-            asked = {"number": inner, "seconds": seconds}
-            self.books.check_result(inner, await ctx.call("slow.wait", asked))
+            request = {"number": inner, "seconds": seconds}
+            self.books.check_result(inner, await ctx.call("slow.wait", request))
             return self.books.answer(number, life)
 
     @event(EVENT)
@@ -142,7 +142,7 @@ class Files(Offer):
         await self.handle(ctx, AUDIT)
 
 
-OFFERS: dict[str, type[Offer]] = {it.name: it for it in (Quick, Slow, Files)}
+OFFERS: dict[str, type[Offer]] = {offer.name: offer for offer in (Quick, Slow, Files)}
 
 
 async def chunks_of(number: int, size: int, *, breaks: bool) -> AsyncIterator[bytes]:

@@ -45,7 +45,9 @@ class BrokerWorld(World[Branch]):
         """Often somebody is gone for good when all else is well again."""
         super().heal()
         victims = [
-            it.name for it in self.running() if it.stations and it.name != self.plan.hosts[0]
+            process.name
+            for process in self.running()
+            if process.stations and process.name != self.plan.hosts[0]
         ]
         if victims and self.sim.rng.random() < _GONE:
             end = self.sim.rng.choice((SimNode.kill, SimNode.lose_power))
@@ -98,7 +100,7 @@ def check_quiet(world: BrokerWorld) -> None:
     for branch in branches:
         branch.is_talkative = False
     world.sim.run_until(
-        lambda: not any(it.acts for it in branches),
+        lambda: not any(branch.acts for branch in branches),
         timeout=_ENDING_S,
         description="all that was begun in times of trouble has ended",
     )
@@ -115,13 +117,15 @@ def check_quiet(world: BrokerWorld) -> None:
 
 def await_agreement(world: BrokerWorld, branches: list[Branch]) -> None:
     def is_agreed() -> bool:
-        return not any(differences(it, branches) for it in branches)
+        return not any(differences(branch, branches) for branch in branches)
 
     began = world.sim.now
     while not is_agreed() and world.sim.now < began + _AGREEMENT_S:
         world.sim.run_for(0.1)
-    told = [f"{it} sees {differences(it, branches)}" for it in branches]
-    world.sim.run_until(is_agreed, timeout=0.0, description=f"all agree; {'; '.join(told)}")
+    disagreements = [f"{branch} sees {differences(branch, branches)}" for branch in branches]
+    world.sim.run_until(
+        is_agreed, timeout=0.0, description=f"all agree; {'; '.join(disagreements)}"
+    )
 
 
 def differences(branch: Branch, branches: list[Branch]) -> list[str]:
@@ -143,9 +147,11 @@ def view_of(branch: Branch) -> View:
             view[f"service {service.full_name}"].append(node.id)
     for action in registry.actions:
         if not action.name.startswith("$"):
-            view[f"action {action.name}"] += [it.node_id for it in action.available]
+            view[f"action {action.name}"] += [endpoint.node_id for endpoint in action.available]
     for event in registry.events:
-        view[f"event {event.group} {event.name}"] += [it.node_id for it in event.available]
+        view[f"event {event.group} {event.name}"] += [
+            endpoint.node_id for endpoint in event.available
+        ]
     return {what: sorted(nodes) for what, nodes in view.items() if nodes}
 
 
@@ -160,8 +166,8 @@ def real_view(branches: list[Branch]) -> View:
 
 
 def _parts_of(name: str, service: Service) -> list[str]:
-    actions = [f"action {name}.{it}" for it, _, _ in actions_of(service)]
-    events = [f"event {it.group or name} {pattern}" for pattern, _, it in events_of(service)]
+    actions = [f"action {name}.{action}" for action, _, _ in actions_of(service)]
+    events = [f"event {info.group or name} {pattern}" for pattern, _, info in events_of(service)]
     return [f"service {name}", *actions, *events]
 
 
@@ -175,7 +181,7 @@ def _check_acts(world: BrokerWorld, branches: list[Branch]) -> None:
             if act.needs <= offered:
                 branch.do(act.name, _succeed(branch, act))
     world.sim.run_until(
-        lambda: not any(it.acts for it in branches),
+        lambda: not any(branch.acts for branch in branches),
         timeout=_ENDING_S,
         description="all acts have ended",
     )
@@ -190,11 +196,11 @@ async def _succeed(branch: Branch, act: Act) -> None:
 
 def _check_leftovers(world: BrokerWorld, branches: list[Branch]) -> None:
     began = world.sim.now
-    while any(it.leftovers() for it in branches) and world.sim.now < began + _ENDING_S:
+    while any(branch.leftovers() for branch in branches) and world.sim.now < began + _ENDING_S:
         world.sim.run_for(0.5)
     for branch in branches:
-        left = branch.leftovers()
-        require(not left, f"{branch} has {', '.join(left)}")
+        leftovers = branch.leftovers()
+        require(not leftovers, f"{branch} has {', '.join(leftovers)}")
 
 
 SCOPE = Scope(

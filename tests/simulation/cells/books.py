@@ -110,7 +110,7 @@ class Books:
 
     def deny(self, sent: Sent, error: Exception) -> None:
         """The sender of a message was told that nobody handled it, and nobody will."""
-        where = [it.place for it in self.handled[sent.number]]
+        where = [receipt.place for receipt in self.handled[sent.number]]
         require(not where, f"{sent} was handled by {where}, but its sender got {error!r}")
         self._denied[sent.number] = type(error).__name__
 
@@ -145,11 +145,11 @@ class Books:
     def _check_once(self, sent: Sent, place: str, message: CellMessage) -> None:
         """Every attempt is handled once, and every copy of a publication."""
         if sent.way is Way.PUBLISH:
-            places = [it.place for it in self.handled[sent.number]]
+            places = [receipt.place for receipt in self.handled[sent.number]]
             require(place not in places, f"{place} gets a second copy of {sent}")
             return
         before = self._ids.setdefault(message.id, place)
-        is_first = all(it.id != message.id for it in self.handled[sent.number])
+        is_first = all(receipt.id != message.id for receipt in self.handled[sent.number])
         require(is_first, f"{place} handles {sent}, as {before} did in the same attempt")
 
     def _check_time(self, sent: Sent, place: str) -> None:

@@ -62,7 +62,7 @@ class Mesh:
 
     async def _run(self, node: SimNode) -> None:
         role = Role.CORE if node.name in self._cores else Role.SATELLITE
-        where = StaticCoreDiscovery({it: [f"{it}:{PORT}"] for it in self._cores})
+        where = StaticCoreDiscovery({core: [f"{core}:{PORT}"] for core in self._cores})
         bind = f"{node.host}:{PORT}"
         async with (
             MessagingService(CLUSTER, node.name, bind, limits=self._limits) as service,
@@ -78,10 +78,10 @@ class Mesh:
 
     def _has_tunnels(self, domain: CellDomain) -> bool:
         is_core = domain.identity.role is Role.CORE
-        wanted = set(self.domains) if is_core else set(self._cores)
+        expected = set(self.domains) if is_core else set(self._cores)
         defaults = 0 if is_core else len(self._cores)
         return (
-            set(domain.links.by_domain) == wanted - {domain.name}
+            set(domain.links.by_domain) == expected - {domain.name}
             and len(domain.table.defaults()) == defaults
         )
 

@@ -113,12 +113,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def cores(self) -> list[str]:
-        return [it.name for it in self.domains if it.identity.role is Role.CORE]
+        return [domain.name for domain in self.domains if domain.identity.role is Role.CORE]
 
     @property
     def name(self) -> str:
         satellites = len(self.domains) - len(self.cores)
-        events = ", ".join(sorted({it.kind.value for it in self.events})) or "nothing happens"
+        events = ", ".join(sorted({event.kind.value for event in self.events})) or "nothing happens"
         cuts = "".join(f", {a} without {b}" for a, b in self.cuts)
         return f"{len(self.cores)} cores, {satellites} satellites{cuts}: {events}"
 
@@ -147,7 +147,7 @@ def _draw_domain(rng: Random, name: str, role: Role) -> PlannedDomain:
     return PlannedDomain(
         DomainInfo(name, role, rng.choice(ZONES)),
         is_late=rng.random() < 0.15,
-        cells=tuple(_draw_cell(rng, it) for it in chosen),
+        cells=tuple(_draw_cell(rng, number) for number in chosen),
     )
 
 
@@ -165,7 +165,7 @@ def _draw_cuts(rng: Random, cores: list[str], satellites: list[str]) -> list[tup
     """Of two cores and more: everybody keeps a core, and cores stay connected."""
     if len(cores) < 2 or rng.random() < 0.7:
         return []
-    cuts = [(rng.choice(cores), it) for it in satellites if rng.random() < 0.6]
+    cuts = [(rng.choice(cores), satellite) for satellite in satellites if rng.random() < 0.6]
     if len(cores) > 2 and rng.random() < 0.5:
         cuts.append((cores[0], cores[-1]))
     return cuts

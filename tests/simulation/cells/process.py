@@ -97,12 +97,14 @@ class Process:
             service,
             role=self.identity.role,
             zone=self.identity.zone,
-            core_discovery=StaticCoreDiscovery({it: [f"{it}:{PORT}"] for it in self._plan.cores}),
+            core_discovery=StaticCoreDiscovery(
+                {core: [f"{core}:{PORT}"] for core in self._plan.cores}
+            ),
             config=self._plan.config,
         )
 
     def _make_talker(self, domain: CellDomain) -> Talker:
-        names = [it.name for it in self._plan.domains]
+        names = [domain.name for domain in self._plan.domains]
         return Talker(self._sim, self.label, domain, self._books, self.pauses, self._rng, names)
 
     async def _check_end(self) -> None:
@@ -111,10 +113,10 @@ class Process:
             task.cancel()
         await asyncio.gather(*self._changes, return_exceptions=True)
         if self.talker is not None:
-            left = self.talker.unfinished
-            require(not left, f"{self} stopped, but not these calls: {', '.join(left)}")
-        tasks = [it for it in self.node.process.tasks if not it.done()]
-        names = [str(it) for it in tasks if it is not asyncio.current_task()]
+            unfinished = self.talker.unfinished
+            require(not unfinished, f"{self} stopped, but not these calls: {', '.join(unfinished)}")
+        tasks = [task for task in self.node.process.tasks if not task.done()]
+        names = [str(task) for task in tasks if task is not asyncio.current_task()]
         require(not names, f"{self} stopped, but not these tasks: {', '.join(names)}")
 
     # Its cells.

@@ -33,7 +33,7 @@ def check_quiet(world: World) -> None:
     """Have everybody send everything, and see what becomes of it."""
     model = world.model()
     probes = [_Probe(world, model, process) for process in world.running()]
-    tasks = [world.sim.spawn(it.send(), it.process.node) for it in probes]
+    tasks = [world.sim.spawn(probe.send(), probe.process.node) for probe in probes]
     world.sim.run_until(
         lambda: all(task.done() for task in tasks),
         timeout=_SPREAD_S + _TIMEOUT_S + _ARRIVAL_S,
@@ -61,22 +61,22 @@ class _Probe:
         assert self.process.talker is not None
         if self._model.is_whole():
             self._publications = [self.process.talker.publish(topic) for topic in TOPICS]
-        queues = [it for it in QUEUES if self._model.has_consumer(self.process, it)]
+        queues = [queue for queue in QUEUES if self._model.has_consumer(self.process, queue)]
         self._queued = [self.process.talker.send_nowait(queue) for queue in queues]
         self._streams = [self._stream(address) for address in self._addresses()[:2]]
-        calls = [self._call(it) for it in (*queues, *self._addresses()[:_CALLS])]
+        calls = [self._call(address) for address in (*queues, *self._addresses()[:_CALLS])]
         await asyncio.gather(*calls)
 
     def _addresses(self) -> list[str]:
         """Cells that handle one message after the other, in any order."""
-        found = [
+        addresses = [
             f"{name}@{other.name}"
             for other in self._model.processes
             if self._model.reaches(self.process, other)
             for name, cell in other.cells.items()
             if cell.planned.concurrency == 1 and cell.planned.work is not Work.FAILING
         ]
-        return self._rng.sample(found, len(found))
+        return self._rng.sample(addresses, len(addresses))
 
     def _stream(self, address: str) -> list[Sent]:
         assert self.process.talker is not None
@@ -97,8 +97,8 @@ class _Probe:
 
     def check(self) -> None:
         for sent in self._publications:
-            wanted = sorted(self._model.subscribers(sent.destination))
-            require(self._places(sent) == wanted, f"{sent} reached {self._places(sent)}")
+            expected = sorted(self._model.subscribers(sent.destination))
+            require(self._places(sent) == expected, f"{sent} reached {self._places(sent)}")
         for sent in self._queued:
             require(len(self._places(sent)) == 1, f"{sent} reached {self._places(sent)}")
         for stream in self._streams:
@@ -112,7 +112,7 @@ class _Probe:
 
     def _places(self, sent: Sent) -> list[str]:
         assert sent.way is not Way.CALL
-        return sorted(it.place for it in self._books.handled[sent.number])
+        return sorted(receipt.place for receipt in self._books.handled[sent.number])
 
 
 # Whatever was sent in times of trouble has come to its end by then.
@@ -134,8 +134,10 @@ def run_cells(simulation: Simulation) -> None:
         sim.run_for(_CALMING_S)
         check_quiet(world)
         check_cores(world)
-        told = differences(world)
-        require(not told, f"tables changed though nothing happened: {'; '.join(told)}")
+        disagreements = differences(world)
+        require(
+            not disagreements, f"tables changed though nothing happened: {'; '.join(disagreements)}"
+        )
         _end(world)
 
 

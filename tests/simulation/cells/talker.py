@@ -85,7 +85,7 @@ class Talker:
         if self._domain.identity.role is Role.CORE or not links:
             return
         link = links[self._rng.choice(sorted(links))]
-        victim = self._rng.choice([it for it in self._names if it != own])
+        victim = self._rng.choice([name for name in self._names if name != own])
         destination = f"{self._rng.choice(CELL_NAMES)}@{self._rng.choice(self._names)}"
         sent = self._books.write(Way.TELL, self._label, destination)
         forged = Envelope(

@@ -40,15 +40,17 @@ class Model:
         return one is not other and is_allowed and not is_cut
 
     def peers(self, process: Process) -> list[Process]:
-        return [it for it in self.processes if self.has_tunnel(process, it)]
+        return [other for other in self.processes if self.has_tunnel(process, other)]
 
     def cores_of(self, process: Process) -> list[Process]:
-        return [it for it in self.peers(process) if self.is_core(it)]
+        return [peer for peer in self.peers(process) if self.is_core(peer)]
 
     def is_whole(self) -> bool:
         """Whether everybody who runs has all the tunnels it should, and there is a core."""
-        names = {it.name for it in self.processes}
-        return any(map(self.is_core, self.processes)) and not any(it <= names for it in self._cuts)
+        names = {process.name for process in self.processes}
+        return any(map(self.is_core, self.processes)) and not any(
+            cut <= names for cut in self._cuts
+        )
 
     # Tables.
 
@@ -63,28 +65,31 @@ class Model:
         rows: set[Row] = set()
         for name, cell in process.cells.items():
             target = f"{name}@{process.name}"
-            rows |= {Row("queue", f"{it}@*", target, zone) for it in cell.queues}
-            rows |= {Row("topic", f"{it}@*", target, zone) for it in cell.topics}
+            rows |= {Row("queue", f"{queue}@*", target, zone) for queue in cell.queues}
+            rows |= {Row("topic", f"{topic}@*", target, zone) for topic in cell.topics}
         return rows
 
     def _rows_to(self, process: Process, peer: Process) -> set[Row]:
         target, zone = f"*@{peer.name}", peer.identity.zone
         rows = {Row("domain", target, f"tunnel-{peer.name}@{process.name}", None)}
-        rows |= {Row("queue", f"{it}@*", target, zone) for it in queues_of(peer)}
+        rows |= {Row("queue", f"{queue}@*", target, zone) for queue in queues_of(peer)}
         if self.is_core(process):
-            rows |= {Row("topic", f"{it}@*", target, zone) for it in topics_of(peer)}
+            rows |= {Row("topic", f"{topic}@*", target, zone) for topic in topics_of(peer)}
         else:
             rows.add(Row("default", "*@*", target, zone))
         if self.is_core(process) and self.is_core(peer):
             rows |= {
-                Row("domain", f"*@{it.name}", target, None) for it in self._detours(process, peer)
+                Row("domain", f"*@{detour.name}", target, None)
+                for detour in self._detours(process, peer)
             }
         return rows
 
     def _detours(self, process: Process, peer: Process) -> list[Process]:
         """The domains that a core reaches through another one alone."""
         far = self.peers(peer)
-        return [it for it in far if it is not process and not self.has_tunnel(process, it)]
+        return [
+            other for other in far if other is not process and not self.has_tunnel(process, other)
+        ]
 
     # What follows from them for messages.
 
@@ -98,13 +103,13 @@ class Model:
         if not self.is_core(core):
             return False
         return self.has_tunnel(core, target) or any(
-            self.has_tunnel(it, target) for it in self.cores_of(core)
+            self.has_tunnel(other, target) for other in self.cores_of(core)
         )
 
     def has_consumer(self, sender: Process, queue: str) -> bool:
         askers = [sender] if self.is_core(sender) else self.cores_of(sender)
-        known = [sender, *askers, *(it for core in askers for it in self.peers(core))]
-        return any(queue in queues_of(it) for it in known)
+        domains = [sender, *askers, *(peer for core in askers for peer in self.peers(core))]
+        return any(queue in queues_of(domain) for domain in domains)
 
     def subscribers(self, topic: str) -> set[str]:
         """Everybody who gets a copy, if all domains that run are connected."""
@@ -125,7 +130,9 @@ def topics_of(process: Process) -> set[str]:
 
 
 def rows_of(table: RouteTable) -> set[Row]:
-    return {Row(it.type.value, it.destination, str(it.target), it.zone) for it in table}
+    return {
+        Row(route.type.value, route.destination, str(route.target), route.zone) for route in table
+    }
 
 
 AGREEMENT_S = 10.0
@@ -140,8 +147,8 @@ def await_agreement(world: World) -> float:
         if not differences(world):
             return world.sim.now - began
         world.sim.run_for(_LOOK_INTERVAL_S)
-    told = "\n".join(differences(world))
-    raise LivenessFailure(f"tables are still wrong after {AGREEMENT_S:g} s:\n{told}")
+    disagreements = "\n".join(differences(world))
+    raise LivenessFailure(f"tables are still wrong after {AGREEMENT_S:g} s:\n{disagreements}")
 
 
 def differences(world: World) -> list[str]:
@@ -154,10 +161,10 @@ def differences(world: World) -> list[str]:
 def _differences_of(model: Model, process: Process) -> list[str]:
     if process.domain is None or process.is_stopping:
         return [f"{process} is not up"]
-    found, wanted = rows_of(process.domain.table), model.table(process)
+    actual, expected = rows_of(process.domain.table), model.table(process)
     return [
-        *(f"{process} lacks {_describe(row)}" for row in sorted(wanted - found, key=str)),
-        *(f"{process} still has {_describe(row)}" for row in sorted(found - wanted, key=str)),
+        *(f"{process} lacks {_describe(row)}" for row in sorted(expected - actual, key=str)),
+        *(f"{process} still has {_describe(row)}" for row in sorted(actual - expected, key=str)),
     ]
 
 
@@ -173,10 +180,10 @@ def check_cores(world: World) -> None:
     process = world.sim.rng.choice(world.running())
     assert process.domain is not None
     answer = world.sim.run(process.domain.run_command("RoutingMgr", "check -json"), process.node)
-    told = json.loads(answer)
-    require(told["differences"] == [], f"{process} finds that cores differ: {answer}")
-    running = sorted(it.name for it in world.running() if world.model().is_core(it))
-    require(told["cores"] == running, f"{process} asked {told['cores']}, not {running}")
+    reported = json.loads(answer)
+    require(reported["differences"] == [], f"{process} finds that cores differ: {answer}")
+    running = sorted(process.name for process in world.running() if world.model().is_core(process))
+    require(reported["cores"] == running, f"{process} asked {reported['cores']}, not {running}")
 
 
 # Nothing is left over.
@@ -186,24 +193,26 @@ def check_leaks(world: World) -> None:
     """When nobody has sent anything for a while, nothing waits anywhere."""
     for process in world.running():
         assert process.domain is not None and process.talker is not None
-        left = process.talker.unfinished
-        require(not left, f"{process} has calls in flight: {', '.join(left)}")
+        unfinished = process.talker.unfinished
+        require(not unfinished, f"{process} has calls in flight: {', '.join(unfinished)}")
         for text in _leftovers(process.domain):
             require(False, f"{process} has {text}")
 
 
 def _leftovers(domain: CellDomain) -> list[str]:
     calls, dispatcher = domain._calls, domain._dispatcher
-    found = [f"{len(calls)} calls that wait"] if len(calls) else []
+    leftovers = [f"{len(calls)} calls that wait"] if len(calls) else []
     if calls._route_waiters:
-        found.append(f"{len(calls._route_waiters)} calls that hope for routes")
-    found += [f"{it!r}" for it in dispatcher.registry.runners.values() if not it.is_idle]
-    found += [f"{it!r}" for it in domain.links.by_domain.values() if not it.is_flushed]
+        leftovers.append(f"{len(calls._route_waiters)} calls that hope for routes")
+    leftovers += [
+        f"{runner!r}" for runner in dispatcher.registry.runners.values() if not runner.is_idle
+    ]
+    leftovers += [f"{link!r}" for link in domain.links.by_domain.values() if not link.is_flushed]
     if dispatcher.depth:
-        found.append(f"{dispatcher.depth} handlers on the stack")
+        leftovers.append(f"{dispatcher.depth} handlers on the stack")
     if not domain.propagator.is_acknowledged:
-        found.append(f"peers that are behind: {domain.propagator.advertiser.unacknowledged()}")
-    return found
+        leftovers.append(f"peers that are behind: {domain.propagator.advertiser.unacknowledged()}")
+    return leftovers
 
 
 _HOUR_S = 3_600.0
@@ -219,7 +228,7 @@ class World(TroubledHosts[Process]):
         self.disturbance = Disturbance(lambda: sim.now)
         self.pauses = Disturbance(lambda: sim.now)
         self.books = Books(sim, self.disturbance, self.pauses)
-        self._planned = {it.name: it for it in plan.domains}
+        self._planned = {domain.name: domain for domain in plan.domains}
         for domain in plan.domains:
             self._add_host(domain)
         self._cut()

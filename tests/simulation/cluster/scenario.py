@@ -48,15 +48,23 @@ def _check_rest(world: World) -> None:
 
 def _do_agree(world: World) -> bool:
     running = world.running()
-    if not all(it.is_member for it in running) or len({it.name for it in running}) < len(running):
+    if not all(process.is_member for process in running) or len(
+        {process.name for process in running}
+    ) < len(running):
         return False
-    truth = [_facts(it.own) for it in sorted(running, key=lambda it: it.name) if it.own is not None]
+    truth = [
+        _facts(process.own)
+        for process in sorted(running, key=lambda process: process.name)
+        if process.own is not None
+    ]
     return all(_view(process) == truth for process in running)
 
 
 def _view(process: Process) -> list[tuple[object, ...]]:
     assert process.agent is not None
-    return [_facts(it) for it in sorted(process.agent.members, key=lambda it: it.name)]
+    return [
+        _facts(member) for member in sorted(process.agent.members, key=lambda member: member.name)
+    ]
 
 
 def _facts(member: Member) -> tuple[object, ...]:
@@ -105,10 +113,10 @@ def run_cluster(simulation: Simulation) -> None:
     """Faults, then healing, then everybody must know everybody."""
     plan = shortened(simulation, draw_plan(simulation.rng), "healed_s", "faults")
     # Without the seeds nobody could find anybody.
-    seeds = [it for it in plan.nodes if it.name in plan.seeds]
-    others = [it for it in plan.nodes if it.name not in plan.seeds]
+    seeds = [node for node in plan.nodes if node.name in plan.seeds]
+    others = [node for node in plan.nodes if node.name not in plan.seeds]
     nodes = [*seeds, *simulation.optional("nodes", others)]
-    plan = msgspec.structs.replace(plan, nodes=sorted(nodes, key=lambda it: it.name))
+    plan = msgspec.structs.replace(plan, nodes=sorted(nodes, key=lambda node: node.name))
     with SimCluster(simulation) as sim:
         sim.log.add("plan", "seed", f"{sim.seed}: {plan.name}")
         world = World(sim, plan)

@@ -67,7 +67,7 @@ class Quiet:
         for other in others:
             if other is not process:
                 pair = (name, other.node.name)
-                since += [self._open_since.get(it, NEVER) for it in (pair, pair[::-1])]
+                since += [self._open_since.get(link, NEVER) for link in (pair, pair[::-1])]
         return max(0.0, self._sim.now - max(since))
 
 
@@ -138,21 +138,26 @@ class Views:
         self._sim.log.add(process.node.name, "yields", str(error))
         longest_ago = self._sim.now - ANSWER_S
         require(
-            any(it.ended is None or it.ended > longest_ago for it in self._duplicates(process)),
+            any(
+                duplicate.ended is None or duplicate.ended > longest_ago
+                for duplicate in self._duplicates(process)
+            ),
             f"{process} gave up its name, and nobody else has it",
         )
 
     def _duplicates(self, process: Process) -> list[Process]:
-        return [it for it in self.processes if it.name == process.name and it is not process]
+        return [
+            other for other in self.processes if other.name == process.name and other is not process
+        ]
 
     def _can_know(self, process: Process, holder: Process) -> bool:
         """Whether since its start it could reach the holder of its name, and seeds that know it."""
         waited_s = self._sim.now - process.started
-        seeds = [it for it in self.processes if it.is_seed and it.is_member]
+        seeds = [process for process in self.processes if process.is_seed and process.is_member]
         return bool(seeds) and all(
-            self._quiet.between(process, it) >= waited_s
-            and (it is holder or self._quiet.between(holder, it) >= WELL_S)
-            for it in (holder, *seeds)
+            self._quiet.between(process, other) >= waited_s
+            and (other is holder or self._quiet.between(holder, other) >= WELL_S)
+            for other in (holder, *seeds)
         )
 
     # What a change must be like.
@@ -163,17 +168,19 @@ class Views:
         )
         process.remember_properties(change.member)
 
-    def _check_order(self, process: Process, change: MembershipEvent, known: Member | None) -> None:
+    def _check_order(
+        self, process: Process, change: MembershipEvent, previous: Member | None
+    ) -> None:
         is_added = change.kind is MembershipEventType.ADDED
         about = f"{process} is told: {change}"
-        require(is_added == (known is None), f"{about}, and before: {known}")
+        require(is_added == (previous is None), f"{about}, and before: {previous}")
         require(is_added == (change.previous is None), f"{about}, previous {change.previous}")
         is_active = change.member.state.is_active
         require(is_active == (change.kind is not MembershipEventType.REMOVED), about)
-        if known is None or change.previous is None:
+        if previous is None or change.previous is None:
             self._check_return(process, change.member)
             return
-        require(_facts(known) == _facts(change.previous), f"{about}, was {known}: {change}")
+        require(_facts(previous) == _facts(change.previous), f"{about}, was {previous}: {change}")
         before, after = change.previous, change.member
         require(before.instance == after.instance, f"{about}, another process than before")
         if change.kind is MembershipEventType.REACHABILITY:
@@ -224,7 +231,7 @@ class Views:
                 f"{process} replaced {member}, which was there for {there_s:.1f} s",
             )
             return
-        others = [it for it in self.processes if it.is_running]
+        others = [process for process in self.processes if process.is_running]
         well_s = min(self._quiet.around(source, others), self._quiet.between(process, source))
         require(
             well_s < WELL_S,
@@ -260,15 +267,15 @@ class Views:
         require(len(listed) == len(others), f"{process} lists a member twice: {others}")
         reported = self._reported[process]
         require(
-            {name: _facts(it) for name, it in listed.items()}
-            == {name: _facts(it) for name, it in reported.items()},
+            {name: _facts(member) for name, member in listed.items()}
+            == {name: _facts(member) for name, member in reported.items()},
             f"{process} lists {sorted(listed)} and was told of {sorted(reported)}",
         )
 
     def _check_memory(self, process: Process) -> None:
         machine = process.machine
         assert machine is not None
-        names = {it.name for it in self.processes}
+        names = {process.name for process in self.processes}
         entries = len(machine._member_table.entries)
         require(entries < len(names), f"{process} remembers {entries} others of {len(names)}")
         gossip_queue = len(machine._context.gossip_queue)

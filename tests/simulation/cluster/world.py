@@ -33,7 +33,7 @@ class World:
         self._agenda = Agenda(sim)
         for name in plan.names:
             self._add_host(name)
-        twins = {it.victim for it in plan.faults if it.kind is Fault.TWIN}
+        twins = {fault.victim for fault in plan.faults if fault.kind is Fault.TWIN}
         for name in sorted(twins):
             self._add_host(f"{_TWIN}{name}")
         self._seeds = [f"{sim.nodes[name].host}:{PORT}" for name in plan.seeds]
@@ -53,7 +53,7 @@ class World:
     # Processes.
 
     def running(self) -> list[Process]:
-        return [it for it in self._latest.values() if it.is_running]
+        return [process for process in self._latest.values() if process.is_running]
 
     def start(self, host: str) -> None:
         node = self.sim.nodes[host]

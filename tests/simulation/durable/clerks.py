@@ -51,8 +51,10 @@ class Books:
         """It was done; `ids` are told where they have to stay the same."""
         self.fates[job.name] = Fate.CONFIRMED
         if ids is not None:
-            known = self._ids.setdefault(job.name, list(ids))
-            require(known == list(ids), f"job {job.name} has ids {ids}, and had {known} before")
+            confirmed = self._ids.setdefault(job.name, list(ids))
+            require(
+                confirmed == list(ids), f"job {job.name} has ids {ids}, and had {confirmed} before"
+            )
 
     def refuse(self, job: Job) -> None:
         if not job.is_idempotent:
@@ -98,7 +100,7 @@ class Clerk:
             self._books.confirm(job, ids)
 
     async def _post(self, job: Job) -> list[int] | None:
-        drafts = [it.to_draft(is_idempotent=job.is_idempotent) for it in job.parcels]
+        drafts = [parcel.to_draft(is_idempotent=job.is_idempotent) for parcel in job.parcels]
         if job.way is Way.TRANSACTION:
             async with self._mail.transaction() as tx:
                 await tx.execute("INSERT OR IGNORE INTO journal VALUES (?)", (job.name,))
@@ -134,10 +136,10 @@ class Wishes:
 
 async def operate(mail: DurableQueues, wishes: Wishes) -> None:
     # What an earlier process was told is still written down.
-    told = await _paused(mail)
+    paused = await _paused(mail)
     while True:
         try:
-            await _grant(mail, wishes, told)
+            await _grant(mail, wishes, paused)
         except (StoreError, DeadLetterNotFoundError) as error:
             # What cannot be found died and was revived by an attempt that seemed to fail.
             logger.debug("it is tried again: %s", error)
@@ -149,12 +151,12 @@ async def _paused(mail: DurableQueues) -> set[str]:
     return {name for name, queue in queues.items() if queue.is_paused}
 
 
-async def _grant(mail: DurableQueues, wishes: Wishes, told: set[str]) -> None:
-    for queue in sorted(told - wishes.resting):
+async def _grant(mail: DurableQueues, wishes: Wishes, paused: set[str]) -> None:
+    for queue in sorted(paused - wishes.resting):
         await mail.admin.resume(queue)
-        told.remove(queue)
-    for queue in sorted(wishes.resting - told):
-        told.add(queue)
+        paused.remove(queue)
+    for queue in sorted(wishes.resting - paused):
+        paused.add(queue)
         await mail.admin.pause(queue)
     if wishes.has_doubts:
         mail.store.commit_listeners.publish_reconnect()

@@ -68,7 +68,8 @@ class Pair:
         """The words of alpha's dead letters, in the order they died."""
         database = SqliteStoreConnection(self.alpha.disk.connection, "alpha")
         return [
-            it.message.body.decode() for it in query.list_dead_letters(database, None, 0, 1_000)
+            letter.message.body.decode()
+            for letter in query.list_dead_letters(database, None, 0, 1_000)
         ]
 
     def await_handled(self, *words: str, within: float = DELIVERY_S) -> None:

@@ -119,7 +119,7 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         count = sum(len(jobs) for clerks in self.clerks.values() for jobs in clerks)
-        kinds = ", ".join(sorted({it.kind.value for it in self.faults})) or "no fault"
+        kinds = ", ".join(sorted({fault.kind.value for fault in self.faults})) or "no fault"
         way = "agents" if self.uses_agents else "a list"
         return f"{len(self.nodes)} nodes with {way}, {count} jobs, {kinds}"
 
@@ -218,7 +218,7 @@ def _draw_parcel(rng: Random, token: str, nodes: tuple[str, ...]) -> Parcel:
     if queue == WARD:
         temper = rng.choice(tuple(Temper))
     # Whoever posts to its own node may open any queue there.
-    peers = [it for it in nodes if queue != CLOSED or not token.startswith(f"{it}.")]
+    peers = [node for node in nodes if queue != CLOSED or not token.startswith(f"{node}.")]
     is_special = rng.random() < 0.15
     slip = Slip(
         token=token,

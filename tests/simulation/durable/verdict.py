@@ -71,7 +71,7 @@ def _describe(world: World) -> str:
     for machine in world.machines.values():
         lines.append(f"{machine.name}: {'; '.join(_left(machine)) or 'nothing'}")
         if machine.mail is not None and machine.mail.bridges.manager is not None:
-            lines += [f"  {it}" for it in machine.mail.bridges.manager.status()]
+            lines += [f"  {bridge}" for bridge in machine.mail.bridges.manager.status()]
     undone = [job.name for job in world.books.jobs.values() if world.books.is_wanted(job)]
     lines.append(f"jobs not done: {', '.join(undone) or 'none'}")
     return "\n".join(lines)
@@ -157,16 +157,18 @@ class Findings:
             require(not self.rows[parcel.token], f"{parcel.token} was handled and must not be")
 
     def _check_strangers(self) -> None:
-        parcels = [it for job in self._world.books.jobs.values() for it in job.parcels]
-        known = {it.token for it in parcels} | {copy_of(it.slip).token for it in parcels}
+        parcels = [parcel for job in self._world.books.jobs.values() for parcel in job.parcels]
+        tokens = {parcel.token for parcel in parcels} | {
+            copy_of(parcel.slip).token for parcel in parcels
+        }
         for token in [*self.rows, *self.dead]:
-            require(token in known, f"nobody posted {token}")
+            require(token in tokens, f"nobody posted {token}")
 
     def _check_order(self) -> None:
         for stream in _streams(self._world):
-            self._check_sequence([it.token for it in stream])
+            self._check_sequence([parcel.token for parcel in stream])
             copies: dict[str, list[str]] = {}
-            for slip in (it.slip for it in stream):
+            for slip in (parcel.slip for parcel in stream):
                 if slip.copy_to is not None:
                     copies.setdefault(slip.copy_to, []).append(copy_of(slip).token)
             for tokens in copies.values():
@@ -202,7 +204,7 @@ def _streams(world: World) -> Iterator[list[Parcel]]:
     for clerks in world.plan.clerks.values():
         for jobs in clerks:
             streams: dict[tuple[str, str, str, int], list[Parcel]] = {}
-            for parcel in (it for job in jobs for it in job.parcels):
+            for parcel in (parcel for job in jobs for parcel in job.parcels):
                 if parcel.key is not None and parcel.delay is None and parcel.ttl is None:
                     where = (parcel.peer, parcel.queue, parcel.key, parcel.priority)
                     streams.setdefault(where, []).append(parcel)
@@ -220,17 +222,17 @@ def check_machines(world: World) -> None:
 def _check_statistics(world: World, machine: Machine) -> None:
     mail = machine.mail
     assert mail is not None
-    told = world.sim.run(mail.statistics(), machine.node)
-    for name, queue in told.queues.items():
+    reported = world.sim.run(mail.statistics(), machine.node)
+    for name, queue in reported.queues.items():
         require(queue.depth == queue.in_flight == 0, f"{machine.name} has {name}: {queue}")
-    for name, peer in told.peers.items():
+    for name, peer in reported.peers.items():
         require(peer.depth == 0, f"{machine.name} has mail for {name}: {peer}")
         phase = "idle" if peer.bridge is None else peer.bridge.state
         require(phase == "idle", f"{machine.name} has a bridge in trouble: {peer.bridge}")
     (dead,) = _rows(machine, "SELECT COUNT(*) FROM postroad_dead")[0]
     require(
-        told.dead_letters == dead,
-        f"{machine.name} says {told.dead_letters} are dead, and has {dead}",
+        reported.dead_letters == dead,
+        f"{machine.name} says {reported.dead_letters} are dead, and has {dead}",
     )
     require(
         not mail._receiver._stored_bytes,

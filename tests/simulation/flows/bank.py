@@ -156,9 +156,9 @@ class Wrong(Exception):
     """Something was said or computed that cannot be: a fault of what is tested."""
 
 
-def _expect(given: object, wanted: object) -> None:
-    if given != wanted:
-        raise Wrong(f"got {given!r}, and it is {wanted!r}")
+def _expect(actual: object, expected: object) -> None:
+    if actual != expected:
+        raise Wrong(f"got {actual!r}, and it is {expected!r}")
 
 
 # A payment.
@@ -318,9 +318,9 @@ async def split(ctx: FlowContext, order: Order) -> str:
 @flow(concurrency=2)
 async def standing(ctx: FlowContext, order: Order) -> str:
     """Pays again and again, and forgets all about it each time."""
-    if order.left:
+    if order.renewals:
         await ctx.run_subflow(pay, parts_of(order)[0])
-        ctx.continue_as_new(msgspec.structs.replace(order, left=order.left - 1))
+        ctx.continue_as_new(msgspec.structs.replace(order, renewals=order.renewals - 1))
     return await _sign(ctx, "paid all")
 
 

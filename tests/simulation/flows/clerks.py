@@ -43,7 +43,7 @@ class Books:
     """
 
     def __init__(self, jobs: list[Job]) -> None:
-        self.jobs = {it.name: it for it in jobs}
+        self.jobs = {job.name: job for job in jobs}
         self.fates = dict.fromkeys(self.jobs, Fate.PLANNED)
         self.ids: dict[str, str] = {}
         self.endings: dict[str, str] = {}
@@ -60,16 +60,18 @@ class Books:
 
     def confirm(self, job: Job, id: str) -> None:
         self.fates[job.name] = Fate.BEGUN
-        known = self.ids.setdefault(job.name, id)
-        require(known == id, f"{job.name} is flow {id}, and was {known} before")
+        confirmed = self.ids.setdefault(job.name, id)
+        require(confirmed == id, f"{job.name} is flow {id}, and was {confirmed} before")
 
     def refuse(self, job: Job) -> None:
         if not job.is_named:
             self.fates[job.name] = Fate.REFUSED
 
     def tell(self, job: Job, ending: str) -> None:
-        known = self.endings.setdefault(job.name, ending)
-        require(known == ending, f"{job.name} ended with {ending!r}, and with {known!r} before")
+        previous = self.endings.setdefault(job.name, ending)
+        require(
+            previous == ending, f"{job.name} ended with {ending!r}, and with {previous!r} before"
+        )
 
     def expect(self, name: str, next_ms: int) -> None:
         self.first_ms.setdefault(name, next_ms)
@@ -119,11 +121,11 @@ class Clerk:
         books.begin(job)
         count = job.repeats if job.is_named else 1
         begun = await asyncio.gather(*(self._give() for _ in range(count)), return_exceptions=True)
-        for it in begun:
-            if isinstance(it, FlowHandle):
-                books.confirm(job, it.id)
-            elif not isinstance(it, _REFUSALS):
-                raise it
+        for started in begun:
+            if isinstance(started, FlowHandle):
+                books.confirm(job, started.id)
+            elif not isinstance(started, _REFUSALS):
+                raise started
         if books.fates[job.name] is Fate.BEGUN:
             self._on_told()
         else:

@@ -90,9 +90,9 @@ class Findings:
                 else:
                     waiting.append((machine.name, state))
         while waiting:
-            left = [state for state in waiting if not self._join(*state)]
-            require(len(left) < len(waiting), f"flows that nobody began: {left}")
-            waiting = left
+            remaining = [state for state in waiting if not self._join(*state)]
+            require(len(remaining) < len(waiting), f"flows that nobody began: {remaining}")
+            waiting = remaining
         for machine in world.machines.values():
             self._read_moves(machine)
 

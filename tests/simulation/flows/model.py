@@ -74,7 +74,7 @@ def _payment(order: Order, responses: list[Response]) -> Course:
 
 def _split(order: Order) -> Iterator[Course]:
     payments = [course for part in parts_of(order) for course in _pay(part)]
-    yield _together(payments, " + ".join(it.ending for it in payments))
+    yield _together(payments, " + ".join(payment.ending for payment in payments))
 
 
 def _standing(order: Order) -> Iterator[Course]:
@@ -85,9 +85,9 @@ def _standing(order: Order) -> Iterator[Course]:
 def _together(payments: list[Course], ending: str) -> Course:
     moves: Counter[Move] = Counter()
     responses: Counter[Response] = Counter()
-    for it in payments:
-        moves += it.moves
-        responses += it.responses
+    for payment in payments:
+        moves += payment.moves
+        responses += payment.responses
     return Course(ending, moves, responses)
 
 

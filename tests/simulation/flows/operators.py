@@ -84,14 +84,14 @@ class Operator:
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
     async def _some(self) -> FlowView | None:
-        found = await self._flows.list()
-        living = [it for it in found if it.ended_at is None]
+        views = await self._flows.list()
+        living = [view for view in views if view.ended_at is None]
         return self._rng.choice(living) if living else None
 
     async def _help(self) -> None:
         for view in await self._flows.list(FlowStatus.PARKED):
             check_parked(view, self._wishes.excuses)
-            if any(it in (view.error or "") for it in _PASSING):
+            if any(error in (view.error or "") for error in _PASSING):
                 await self._flows.retry(view.id)
 
     async def _resume(self) -> None:
@@ -120,11 +120,11 @@ class Operator:
             await self._flows.kill(view.id)
 
     async def _drain(self) -> None:
-        wanted = self._wishes.is_draining
-        if wanted and not self._is_draining:
+        should_drain = self._wishes.is_draining
+        if should_drain and not self._is_draining:
             self._is_draining = True
             await self._flows.drain(timeout=0.1)
-        elif self._is_draining and not wanted:
+        elif self._is_draining and not should_drain:
             await self._flows.undrain()
             self._is_draining = False
 
@@ -136,7 +136,7 @@ class Operator:
             shown = await self._flows.show(view.id)
             require(shown.name == view.name, f"{view} is shown as {shown}")
             steps = await self._flows.history(view.id)
-            numbers = [it.number for it in steps]
+            numbers = [step.number for step in steps]
             require(numbers == list(range(len(steps))), f"{view.id} has steps {numbers}")
             if view.name == "approve" and view.status is FlowStatus.RUNNING:
                 amount = await self._flows.query(view.id, AMOUNT)
@@ -153,4 +153,7 @@ class Operator:
 def check_parked(view: FlowView, excuses: Sequence[str] = EXCUSES) -> None:
     """Nothing but what was done to its node may have a flow wait for an operator."""
     error = view.error or ""
-    require(any(it in error for it in excuses), f"{view.name} {view.id} is parked: {view.detail}")
+    require(
+        any(excuse in error for excuse in excuses),
+        f"{view.name} {view.id} is parked: {view.detail}",
+    )

@@ -49,7 +49,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_odd: bool = False
     """Whether the payer does several other things before."""
     is_approved: bool = True
-    left: int = 0
+    renewals: int = 0
     """How often it is still to be paid."""
     rest_s: float = 0.0
     payee_rest_s: float = 0.0
@@ -108,7 +108,10 @@ def parts_of(order: Order) -> list[Order]:
             _part(order, 1, order.third, order.amount - half),
         ]
     if order.kind is Kind.STANDING:
-        return [_part(order, left, order.payee, order.amount) for left in range(order.left, 0, -1)]
+        return [
+            _part(order, remaining, order.payee, order.amount)
+            for remaining in range(order.renewals, 0, -1)
+        ]
     return [order]
 
 

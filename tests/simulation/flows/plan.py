@@ -15,7 +15,7 @@ from postroad.flows.sessions.messages import QUEUE
 from tests.simulation.durable import plan as mail
 from tests.simulation.flows.orders import Job, Kind, Order, Timetable
 
-POINTS = tuple(it for it in faults.fault_point_names() if it.startswith("flows."))
+POINTS = tuple(name for name in faults.fault_point_names() if name.startswith("flows."))
 ORDERS_MIN = 6
 ORDERS_MAX = 18
 SCHEDULES_MAX = 3
@@ -88,11 +88,13 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         count = sum(map(len, self.jobs.values()))
-        kinds = {it.kind.value for it in self.mail.faults} | {it.kind.value for it in self.acts}
+        kinds = {fault.kind.value for fault in self.mail.faults} | {
+            act.kind.value for act in self.acts
+        }
         config = self.config
         memory = "reloaded" if config.reload else f"{config.resident_max} in memory"
-        told = ", ".join(sorted(kinds)) or "no fault"
-        return f"{len(self.mail.nodes)} nodes, {count} orders, flows {memory}, {told}"
+        listed = ", ".join(sorted(kinds)) or "no fault"
+        return f"{len(self.mail.nodes)} nodes, {count} orders, flows {memory}, {listed}"
 
 
 def draw_plan(rng: Random, *, has_faults: bool = True) -> Plan:
@@ -180,7 +182,7 @@ def _draw_order(rng: Random, name: str, kind: Kind, drawn: mail.Plan, flaky: flo
         is_forgiving=not is_single or rng.random() < 0.5,
         is_odd=rng.random() < 0.4,
         is_approved=rng.random() < 0.8,
-        left=rng.randint(1, 3) if kind is Kind.STANDING else 0,
+        renewals=rng.randint(1, 3) if kind is Kind.STANDING else 0,
         rest_s=rng.choice((0.0, 0.0, 0.1, 3.0)),
         payee_rest_s=rng.choice((0.0, 0.0, 0.1, 3.0)),
         patience_s=rng.choice((1.0, 5.0)) if has_limit else None,

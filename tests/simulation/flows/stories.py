@@ -24,13 +24,14 @@ def plan_of(
     minute_s: float = 5.0,
 ) -> Plan:
     drawn = draw_plan(Random(0), has_faults=False)
-    jobs = [Job(order=it, time=0.0, is_named=True, repeats=1) for it in orders]
+    jobs = [Job(order=order, time=0.0, is_named=True, repeats=1) for order in orders]
     return msgspec.structs.replace(
         drawn,
         config=config or FlowsConfig(),
-        jobs={name: [it for it in jobs if it.order.payer == name] for name in drawn.mail.nodes},
+        jobs={name: [job for job in jobs if job.order.payer == name] for name in drawn.mail.nodes},
         schedules={
-            name: [it for it in schedules if it.order.payer == name] for name in drawn.mail.nodes
+            name: [schedule for schedule in schedules if schedule.order.payer == name]
+            for name in drawn.mail.nodes
         },
         minute_s=minute_s,
     )

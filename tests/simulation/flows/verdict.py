@@ -132,8 +132,8 @@ def _check_flow(machine: Machine, flow: FlowMachine) -> None:
         message.id for _, message in buffered if not isinstance(message.message, SessionConfirm)
     }
     in_store |= {signal.id for signal in signals}
-    known = _unread_of(flow)
-    require(in_store == known, f"{who} has not read {known}, and in the store {in_store}")
+    unread = _unread_of(flow)
+    require(in_store == unread, f"{who} has not read {unread}, and in the store {in_store}")
 
 
 def _unread_of(flow: FlowMachine) -> set[int]:
@@ -148,24 +148,24 @@ def _unread_of(flow: FlowMachine) -> set[int]:
 def check_garbage(world: World) -> None:
     """What was posted for sure is there once, for operators to see; what may have been, at most."""
     dead = find_dead(world)
-    known = world.orders.garbage
-    for it, count in dead.items():
-        require(it in known, f"{it} is dead, and is a letter of a flow")
-        require(count == 1, f"{it} is dead {count} times")
-    for it, is_posted in known.items():
-        require(not is_posted or it in dead, f"{it} was posted, and nobody can see it")
+    expected = world.orders.garbage
+    for garbage, count in dead.items():
+        require(garbage in expected, f"{garbage} is dead, and is a letter of a flow")
+        require(count == 1, f"{garbage} is dead {count} times")
+    for garbage, is_posted in expected.items():
+        require(not is_posted or garbage in dead, f"{garbage} was posted, and nobody can see it")
 
 
 def find_dead(world: World) -> Counter[Garbage]:
     """All dead letters; there is one reason for them."""
-    found: Counter[Garbage] = Counter()
+    counts: Counter[Garbage] = Counter()
     for machine in world.machines.values():
         rows = rows_of(machine, "SELECT peer, reason, detail, letter FROM postroad_dead")
         for peer, reason, detail, letter in rows:
             is_told = reason == DeadLetterReason.REJECTED and bool(detail)
             require(is_told, f"{machine.name} has a dead letter of {peer}: {reason}, {detail}")
-            found[Garbage(peer, machine.name, decode_stored_message(letter).body)] += 1
-    return found
+            counts[Garbage(peer, machine.name, decode_stored_message(letter).body)] += 1
+    return counts
 
 
 _MINUTE_MS = 60_000
@@ -174,9 +174,9 @@ _MINUTE_MS = 60_000
 def check_schedules(world: World) -> int:
     """All of them; how many flows they have begun."""
     return sum(
-        _check_schedule(world, world.machines[name], it)
+        _check_schedule(world, world.machines[name], timetable)
         for name, timetables in world.flow_plan.schedules.items()
-        for it in timetables
+        for timetable in timetables
     )
 
 
@@ -188,7 +188,7 @@ def _check_schedule(world: World, machine: Machine, timetable: Timetable) -> int
     times = _times_of(machine, name)
     require(len(set(times)) == len(times), f"{name} was begun twice for one time: {times}")
     require(
-        all(it % step_ms == 0 and it < next_ms for it in times),
+        all(time % step_ms == 0 and time < next_ms for time in times),
         f"{name} was begun at {times}, and is due every {step_ms} ms and next at {next_ms}",
     )
     require(last_ms == max(times, default=None), f"{name} was begun at {times}, not at {last_ms}")
@@ -207,7 +207,7 @@ def _times_of(machine: Machine, name: str) -> list[int]:
         f"SELECT client_id FROM postroad_flows WHERE client_id LIKE 'schedule:{name}:%'",
     )
     texts = [client_id.removeprefix(f"schedule:{name}:") for (client_id,) in rows]
-    return sorted(round(datetime.fromisoformat(it).timestamp() * 1000) for it in texts)
+    return sorted(round(datetime.fromisoformat(text).timestamp() * 1000) for text in texts)
 
 
 # Clocks that jumped make some flows sleep for minutes.
@@ -239,13 +239,13 @@ def await_quiet(world: World) -> float:
 
 def check_stays_quiet(world: World) -> None:
     """What has ended stays as it is, also when every process is started again."""
-    before = [_contents(it) for it in world.machines.values()]
+    before = [_contents(machine) for machine in world.machines.values()]
     for machine in world.machines.values():
         machine.kill()
         machine.start()
     world.sim.run_for(STABLE_S)
     require(_is_quiet(world, soon_ms=0), "flows are at work again, and nobody began any")
-    after = [_contents(it) for it in world.machines.values()]
+    after = [_contents(machine) for machine in world.machines.values()]
     require(before == after, f"it was {before}, and is {after}")
 
 
@@ -261,7 +261,7 @@ def _contents(machine: Machine) -> list[list[tuple[object, ...]]]:
 
 def _is_quiet(world: World, soon_ms: int = _SOON_MS) -> bool:
     machines = world.machines.values()
-    return world.orders.is_done and not any(_left(world, it, soon_ms) for it in machines)
+    return world.orders.is_done and not any(_left(world, machine, soon_ms) for machine in machines)
 
 
 def _left(world: World, machine: Machine, soon_ms: int = _SOON_MS) -> list[str]:
@@ -289,9 +289,9 @@ def _left(world: World, machine: Machine, soon_ms: int = _SOON_MS) -> list[str]:
 def _describe(world: World) -> str:
     lines = [f"flows are stuck, {QUIET_S:g} s after healing"]
     for machine in world.machines.values():
-        lines += [f"{machine.name}: {it}" for it in _left(world, machine) or ["nothing"]]
+        lines += [f"{machine.name}: {line}" for line in _left(world, machine) or ["nothing"]]
     books = world.orders
-    waiting = [it.name for it in books.jobs.values() if not books.is_over(it)]
+    waiting = [job.name for job in books.jobs.values() if not books.is_over(job)]
     lines.append(f"orders not done: {', '.join(waiting) or 'none'}")
     return "\n".join(lines)
 
@@ -310,8 +310,8 @@ def check_in_between(world: World) -> int:
 
 
 def _has_tables(machine: Machine) -> bool:
-    found = rows_of(machine, "SELECT 1 FROM sqlite_master WHERE name = 'postroad_flows'")
-    return bool(found) and not machine.disk.is_in_transaction
+    tables = rows_of(machine, "SELECT 1 FROM sqlite_master WHERE name = 'postroad_flows'")
+    return bool(tables) and not machine.disk.is_in_transaction
 
 
 def check_all(world: World) -> None:
@@ -335,8 +335,8 @@ def _check_job(world: World, job: Job, case: Case | None) -> None:
     require(fate is not Fate.REFUSED, f"{job.name} was refused, and there is a flow of it: {case}")
     # What the flow has may be of a later run of it.
     case.order = job.order
-    told = world.orders.endings.get(job.name)
-    require(told in (None, ending_of(case.head)), f"{job.name} was said to be {told}: {case}")
+    ending = world.orders.endings.get(job.name)
+    require(ending in (None, ending_of(case.head)), f"{job.name} was said to be {ending}: {case}")
     check_case(case)
 
 
@@ -348,14 +348,14 @@ def check_case(case: Case) -> None:
 
 
 def _check_course(case: Case) -> None:
-    courses = {it.ending: it for it in courses_of(case.order)}
+    courses = {course.ending: course for course in courses_of(case.order)}
     course = courses.get(case.ending)
     require(course is not None, f"it must end as one of {list(courses)}: {case}")
     assert course is not None
     require(case.moves == course.moves, f"{dict(course.moves)} must be moved: {case}")
     require(case.responses == course.responses, f"{dict(course.responses)} must respond: {case}")
     errors = {state.failure.error_id for _, state in case.heads if state.failure is not None}
-    is_one = case.order.left or case.order.kind == "split" or len(errors) <= 1
+    is_one = case.order.renewals or case.order.kind == "split" or len(errors) <= 1
     require(bool(is_one), f"one failure has several names, {errors}: {case}")
 
 
@@ -366,5 +366,5 @@ def _check_disturbed(case: Case) -> None:
         require(move in allowed, f"nobody can move {move}: {case}")
         require(count == 1, f"{move} was done {count} times: {case}")
     if case.ending.startswith(("paid", "bought from")) and not case.ending.endswith("nobody"):
-        balance = sum(it.amount for it in case.moves if it.what not in ("fee", "note"))
+        balance = sum(move.amount for move in case.moves if move.what not in ("fee", "note"))
         require(balance == 0, f"money was lost or made: {case}")

@@ -82,7 +82,7 @@ _MINUTE_S = 60.0
 class World(MailWorld):
     def __init__(self, sim: SimCluster, plan: Plan) -> None:
         self.flow_plan = plan
-        self.orders = Books([it for jobs in plan.jobs.values() for it in jobs])
+        self.orders = Books([job for jobs in plan.jobs.values() for job in jobs])
         self.desks = {name: Wishes() for name in plan.mail.nodes}
         # Nodes whose next process does not know all flows.
         self._outdated: set[str] = set()
@@ -105,8 +105,10 @@ class World(MailWorld):
         self.flows.pop(name, None)
         async with mail.transaction() as tx:
             await tx.execute(MOVES)
-        known = tuple(INITIATORS.values()) if name in self._outdated else self.code.get(name, ALL)
-        async with FlowService(mail, known, self.flow_plan.config) as flows:
+        registered = (
+            tuple(INITIATORS.values()) if name in self._outdated else self.code.get(name, ALL)
+        )
+        async with FlowService(mail, registered, self.flow_plan.config) as flows:
             self.flows[name] = flows
             if name not in self._outdated:
                 await self._schedule(name, flows)
@@ -121,10 +123,12 @@ class World(MailWorld):
 
     async def _schedule(self, name: str, flows: FlowService) -> None:
         """Say what is to be done without being asked, as programs do at each start."""
-        for it in self.flow_plan.schedules[name]:
-            said = await flows.schedule(it.name, it.cron, salary, it.order, catch_up=it.catch_up)
-            assert said.next_at is not None
-            self.orders.expect(it.name, round(said.next_at * 1000))
+        for schedule in self.flow_plan.schedules[name]:
+            is_new = await flows.schedule(
+                schedule.name, schedule.cron, salary, schedule.order, catch_up=schedule.catch_up
+            )
+            assert is_new.next_at is not None
+            self.orders.expect(schedule.name, round(is_new.next_at * 1000))
 
     def clock_ms(self, name: str) -> int:
         offset_s = self.machines[name].node.clock_offset_s

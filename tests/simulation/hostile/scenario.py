@@ -61,7 +61,9 @@ class Plan(msgspec.Struct, frozen=True):
 def draw_plan(rng: Random) -> Plan:
     names = [f"n{number}" for number in range(rng.randint(3, 6))]
     has_secret = rng.random() < 0.5
-    kinds = rng.choices([it for it in Attack if has_secret or it is not Attack.JOIN], k=25)
+    kinds = rng.choices(
+        [attack for attack in Attack if has_secret or attack is not Attack.JOIN], k=25
+    )
     attacks = [
         PlannedAttack(
             kind=kind,
@@ -72,7 +74,7 @@ def draw_plan(rng: Random) -> Plan:
         for kind in kinds
     ]
     late_s = rng.uniform(_CALM_S, _ATTACKED_S - _KNOWN_S)
-    return Plan(names, late_s, has_secret, sorted(attacks, key=lambda it: it.time))
+    return Plan(names, late_s, has_secret, sorted(attacks, key=lambda attack: attack.time))
 
 
 class World:
@@ -100,7 +102,7 @@ class World:
         for host in ("stranger", "bystander"):
             self.agenda.at(0.0, self.sim.nodes[host].start)
         for attack in plan.attacks:
-            self.agenda.at(attack.time, lambda it=attack: self._attack(it))  # type: ignore[misc]
+            self.agenda.at(attack.time, lambda due=attack: self._attack(due))  # type: ignore[misc]
         sim.call_every(_CHECK_S, self.check)
 
     def address(self, name: str) -> Address:
@@ -187,12 +189,14 @@ class World:
     def check(self) -> None:
         require(not self.failures, f"a stranger had its way: {self.failures}")
         require(self.bystander_bytes == 0, f"a bystander got {self.bystander_bytes} bytes")
-        instances = {it.service.incarnation for it in self.agents.values()}
+        instances = {agent.service.incarnation for agent in self.agents.values()}
         for name, agent in self.agents.items():
-            strange = [it for it in agent.members if it.instance not in instances]
-            honest = [it for it in strange if it.name in self.started]
+            strange = [member for member in agent.members if member.instance not in instances]
+            honest = [member for member in strange if member.name in self.started]
             # One that has just started is not known to this test before its start returns.
-            unknown = [it for it in strange if it not in honest or it.name in self.agents]
+            unknown = [
+                member for member in strange if member not in honest or member.name in self.agents
+            ]
             require(not unknown, f"{name} lists {', '.join(map(str, unknown))}")
         if self.plan.has_secret:
             twice = [note for note, count in self.notes.items() if count > 1]
@@ -206,9 +210,9 @@ class World:
         for name in settled:
             if name not in self.agents:
                 raise LivenessFailure(f"{name} has not joined after {_KNOWN_S:g} s")
-            known = {it.name for it in self.agents[name].members}
-            if not settled <= known:
-                raise LivenessFailure(f"{name} does not know {sorted(settled - known)}")
+            members = {member.name for member in self.agents[name].members}
+            if not settled <= members:
+                raise LivenessFailure(f"{name} does not know {sorted(settled - members)}")
 
 
 @contextmanager

@@ -73,7 +73,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        events = ", ".join(sorted({it.kind.value for it in self.events})) or "nothing happens"
+        events = ", ".join(sorted({event.kind.value for event in self.events})) or "nothing happens"
         sizes = f"{len(self.cores)} cores, {len(self.satellites)} satellites"
         return f"{sizes}, {len(self.nodes)} nodes: {events}"
 
@@ -94,14 +94,16 @@ def draw_plan(rng: Random, scope: Scope | None = None) -> Plan:
     hosts = (*cores, *satellites)
     trouble_s = rng.uniform(*scope.trouble_s)
     node_ids = scope.node_ids[: rng.randint(2, len(scope.node_ids))]
-    nodes = [PlannedNode(it, rng.choice(hosts), _draw_actions(rng, scope)) for it in node_ids]
+    nodes = [
+        PlannedNode(node_id, rng.choice(hosts), _draw_actions(rng, scope)) for node_id in node_ids
+    ]
     return Plan(
         cores=cores,
         satellites=satellites,
         nodes=tuple(nodes),
         events=_draw_events(rng, scope, hosts, node_ids, trouble_s) if rng.random() < 0.95 else (),
         trouble_s=trouble_s,
-        restarted=(cores[0], *(it for it in hosts[1:] if rng.random() < 0.6)),
+        restarted=(cores[0], *(host for host in hosts[1:] if rng.random() < 0.6)),
         config=_draw_config(rng),
         limits=_draw_limits(rng),
     )

@@ -67,12 +67,12 @@ class Process(Generic[TenantT]):
 
     # Its life.
 
-    async def run(self, wanted: dict[str, tuple[str, ...]]) -> None:
+    async def run(self, service_actions: dict[str, tuple[str, ...]]) -> None:
         """The program: be a domain with these nodes until there is a reason to end."""
         try:
             async with self._make_service() as service, self._make_domain(service) as domain:
                 self.domain = domain
-                for node_id, actions in wanted.items():
+                for node_id, actions in service_actions.items():
                     self.join(node_id, actions)
                 try:
                     await asyncio.Event().wait()
@@ -84,8 +84,8 @@ class Process(Generic[TenantT]):
 
     async def _part_all(self) -> None:
         self.is_stopping = True
-        gone = [it.wait() for it in self.leaving.values()]
-        await asyncio.gather(*gone, *(self.part(it) for it in list(self.stations)))
+        gone = [process.wait() for process in self.leaving.values()]
+        await asyncio.gather(*gone, *(self.part(station) for station in list(self.stations)))
 
     def stop(self) -> None:
         """Ask it to end; called from outside. Asking twice would be to insist."""
@@ -102,16 +102,18 @@ class Process(Generic[TenantT]):
         return CellDomain(
             service,
             role=Role.CORE if self.is_core else Role.SATELLITE,
-            core_discovery=StaticCoreDiscovery({it: [f"{it}:{PORT}"] for it in self._plan.cores}),
+            core_discovery=StaticCoreDiscovery(
+                {core: [f"{core}:{PORT}"] for core in self._plan.cores}
+            ),
             config=self._plan.config,
         )
 
     def _check_end(self) -> None:
-        tasks = [it for it in self.node.process.tasks if not it.done()]
-        names = [str(it) for it in tasks if it is not asyncio.current_task()]
+        tasks = [task for task in self.node.process.tasks if not task.done()]
+        names = [str(task) for task in tasks if task is not asyncio.current_task()]
         require(not names, f"{self} stopped, but not these tasks: {', '.join(names)}")
-        left = [str(it) for it in self._timers() if not it.cancelled()]
-        require(not left, f"{self} stopped, but not these timers: {', '.join(left)}")
+        timers = [str(timer) for timer in self._timers() if not timer.cancelled()]
+        require(not timers, f"{self} stopped, but not these timers: {', '.join(timers)}")
 
     def _timers(self) -> Iterator[asyncio.TimerHandle]:
         """Those of this process, but for what in reality would be in its kernel."""

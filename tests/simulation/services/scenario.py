@@ -25,7 +25,7 @@ class PacketWorld(World[Station]):
         sim.call_every(_CHECK_INTERVAL_S, self._check_connections)
 
     def make_station(self, node_id: str, domain: CellDomain, rng: Random) -> Station:
-        everybody = [it.node_id for it in self.plan.nodes]
+        everybody = [node.node_id for node in self.plan.nodes]
         return Station(self.sim, node_id, domain, self.ledger, everybody, self._may_lose, rng)
 
     def _check_connections(self) -> None:
@@ -39,7 +39,7 @@ class PacketWorld(World[Station]):
 
     def _may_lose(self, station: Station, node_id: str) -> bool:
         """Nobody is missed without a reason, however long ago that was."""
-        return not self.is_calm or all(it.node_id != node_id for it in self.stations())
+        return not self.is_calm or all(station.node_id != node_id for station in self.stations())
 
 
 STEADY_S = 15.0
@@ -54,20 +54,20 @@ _CALMING_S = 8.0
 def await_steadiness(world: World[Any]) -> None:
     """Let time pass until everybody is connected to whom it should be."""
     began = world.sim.now
-    while told := unsteady(world):
+    while reasons := unsteady(world):
         if world.sim.now > began + STEADY_S:
-            raise LivenessFailure(f"not right within {STEADY_S:g} s: {'; '.join(told)}")
+            raise LivenessFailure(f"not right within {STEADY_S:g} s: {'; '.join(reasons)}")
         world.sim.run_for(_LOOK_INTERVAL_S)
     world.sim.log.add("test", "steady", f"after {world.sim.now - began:.1f} s")
 
 
 def unsteady(world: World[Any]) -> list[str]:
     running = world.running()
-    cores = {it.name for it in running if it.is_core}
+    cores = {process.name for process in running if process.is_core}
     return [
         text
         for process in running
-        for text in _unsteady(process, cores, {it.name for it in running})
+        for text in _unsteady(process, cores, {process.name for process in running})
     ]
 
 
@@ -76,17 +76,21 @@ def _unsteady(process: Process[Any], cores: set[str], running: set[str]) -> list
     if domain is None or not process.is_up:
         return [f"{process} is not up"]
     peers = (running if process.is_core else cores) - {process.name}
-    found = []
+    reasons = []
     if set(domain.links.by_domain) != peers:
-        found.append(f"{process} has tunnels to {sorted(domain.links.by_domain)}")
+        reasons.append(f"{process} has tunnels to {sorted(domain.links.by_domain)}")
     if not process.is_core and len(domain.table.defaults()) != len(cores):
-        found.append(f"{process} has {len(domain.table.defaults())} defaults")
+        reasons.append(f"{process} has {len(domain.table.defaults())} defaults")
     if not domain.propagator.is_acknowledged:
-        found.append(f"{process} is not settled")
+        reasons.append(f"{process} is not settled")
     # A satellite is cut off when no core runs.
     is_up = bool(cores) or process.is_core
-    found += [f"{it} is up: {it.is_up}" for it in process.stations.values() if it.is_up != is_up]
-    return found
+    reasons += [
+        f"{station} is up: {station.is_up}"
+        for station in process.stations.values()
+        if station.is_up != is_up
+    ]
+    return reasons
 
 
 def check_quiet(world: PacketWorld) -> None:
@@ -94,7 +98,7 @@ def check_quiet(world: PacketWorld) -> None:
     for station in world.stations():
         station.is_talkative = False
     world.sim.run_for(_CALMING_S)
-    stations = [it for it in world.stations() if it.is_up]
+    stations = [station for station in world.stations() if station.is_up]
     _check_broadcasts(world, stations)
     _check_streams(world, stations)
     _check_balanced(world, stations)
@@ -113,12 +117,14 @@ def _send_balanced(station: Station, action: str) -> Sent:
 
 
 def _check_broadcasts(world: PacketWorld, stations: list[Station]) -> None:
-    sent = [_send(it, Kind.HEARTBEAT) for it in stations]
+    sent = [_send(station, Kind.HEARTBEAT) for station in stations]
     world.sim.run_for(_ARRIVAL_S)
     for packet in sent:
-        wanted = sorted(it.node_id for it in stations if it.node_id != packet.sender)
+        expected = sorted(
+            station.node_id for station in stations if station.node_id != packet.sender
+        )
         came = sorted(world.ledger.came[packet.number])
-        require(came == wanted, f"{packet} came to {came}, not to {wanted}")
+        require(came == expected, f"{packet} came to {came}, not to {expected}")
 
 
 def _check_streams(world: PacketWorld, stations: list[Station]) -> None:
@@ -130,16 +136,16 @@ def _check_streams(world: PacketWorld, stations: list[Station]) -> None:
             world.ledger.expect_order(stream)
             streams.append(stream)
     world.sim.run_for(_ARRIVAL_S)
-    for packet in (it for stream in streams for it in stream):
+    for packet in (packet for stream in streams for packet in stream):
         came = world.ledger.came[packet.number]
         require(came == [packet.to], f"{packet} came to {came}")
 
 
 def _check_balanced(world: PacketWorld, stations: list[Station]) -> None:
-    sent = [_send_balanced(it, action) for it in stations for action in ACTIONS]
+    sent = [_send_balanced(station, action) for station in stations for action in ACTIONS]
     world.sim.run_for(_ARRIVAL_S)
     for packet in sent:
-        listeners = {it.node_id for it in stations if packet.action in it.actions}
+        listeners = {station.node_id for station in stations if packet.action in station.actions}
         came = world.ledger.came[packet.number]
         require(len(came) == bool(listeners), f"{packet} came to {came} of {sorted(listeners)}")
         require(listeners.issuperset(came), f"{packet} came to {came}, who do not listen")
@@ -147,24 +153,26 @@ def _check_balanced(world: PacketWorld, stations: list[Station]) -> None:
 
 def _check_losses(world: PacketWorld, stations: list[Station]) -> None:
     """Who asks a node it knows, and that is gone, is told so; nobody else is missed."""
-    present = {it.node_id for it in stations}
-    asked: list[tuple[Station, str, int]] = []
+    present = {station.node_id for station in stations}
+    queries: list[tuple[Station, str, int]] = []
     for station in stations:
         assert station.transporter._session is not None
-        known = [it.node_id for it in station.transporter._session._peers if it.address is not None]
-        for node_id in (it for it in known if it not in present):
+        peers = [
+            peer.node_id for peer in station.transporter._session._peers if peer.address is not None
+        ]
+        for node_id in (peer for peer in peers if peer not in present):
             _send(station, Kind.REQUEST, node_id)
-            asked.append((station, node_id, station.lost.count(node_id)))
+            queries.append((station, node_id, station.lost.count(node_id)))
     world.sim.run_for(3 * SILENCE_S + GONE_S + _ARRIVAL_S)
-    for station, node_id, times in asked:
-        told = station.lost.count(node_id) - times
-        require(told == 1, f"{station} was told {told} times that {node_id!r} is gone")
+    for station, node_id, times in queries:
+        losses = station.lost.count(node_id) - times
+        require(losses == 1, f"{station} was told {losses} times that {node_id!r} is gone")
 
 
 def _check_leftovers(stations: list[Station]) -> None:
     for station in stations:
-        left = station.leftovers()
-        require(not left, f"{station} has {', '.join(left)}")
+        leftovers = station.leftovers()
+        require(not leftovers, f"{station} has {', '.join(leftovers)}")
 
 
 _STOP_S = 15.0

@@ -53,7 +53,7 @@ class Ledger:
         return sent
 
     def expect_order(self, packets: list[Sent]) -> None:
-        numbers = tuple(it.number for it in packets)
+        numbers = tuple(packet.number for packet in packets)
         for place, number in enumerate(numbers):
             self._in_order[number] = numbers[:place]
 
@@ -69,7 +69,7 @@ class Ledger:
         is_first = stay not in self._stays[sent.number] if sent.is_for_all else not came
         require(is_first, f"{sent} came to {node_id!r}, and before that to {came}")
         require(sent.to in (None, node_id), f"{sent} came to {node_id!r}")
-        missing = [it for it in self._in_order.get(sent.number, ()) if not self.came[it]]
+        missing = [key for key in self._in_order.get(sent.number, ()) if not self.came[key]]
         require(not missing, f"{sent} came to {node_id!r} before {missing}")
         self._stays[sent.number].append(stay)
         came.append(node_id)
@@ -251,10 +251,10 @@ class Station:
 
     def leftovers(self) -> list[str]:
         """What should have come to its end when nobody has sent anything for a while."""
-        found = leftovers_of(self.transporter)
+        leftovers = leftovers_of(self.transporter)
         if self._streams:
-            found.append(f"{len(self._streams)} streams that do not end")
-        return found
+            leftovers.append(f"{len(self._streams)} streams that do not end")
+        return leftovers
 
 
 def leftovers_of(transporter: CellsTransporter) -> list[str]:
@@ -262,10 +262,10 @@ def leftovers_of(transporter: CellsTransporter) -> list[str]:
     if session is None:
         return []
     outgoing = session._outgoing
-    found = [f"{outgoing._waiting} bytes that wait"] if outgoing._waiting else []
+    leftovers = [f"{outgoing._waiting} bytes that wait"] if outgoing._waiting else []
     if outgoing._retries or outgoing._questions:
-        found.append("questions that nobody answers")
-    return found + [f"a stream to {it.path}" for it in session._peers if it.is_blocked]
+        leftovers.append("questions that nobody answers")
+    return leftovers + [f"a stream to {peer.path}" for peer in session._peers if peer.is_blocked]
 
 
 def _is_cancelled(result: object) -> bool:

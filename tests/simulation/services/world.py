@@ -27,8 +27,8 @@ class World(TroubledHosts[Process[TenantT]], Generic[TenantT]):
         super().__init__(sim)
         self.plan = plan
         # Where each node is to be, and what it listens to.
-        self.places = {it.node_id: it.host for it in plan.nodes}
-        self.actions = {it.node_id: it.actions for it in plan.nodes}
+        self.places = {node.node_id: node.host for node in plan.nodes}
+        self.actions = {node.node_id: node.actions for node in plan.nodes}
         # Faults that last, and when the last one of all was over.
         self._faults = 0
         self._calm_since = 0.0
@@ -154,7 +154,7 @@ class World(TroubledHosts[Process[TenantT]], Generic[TenantT]):
         Whoever was just leaving a process when that was killed is sent where it wanted to go.
         """
         leaving = self._leaving()
-        late = [it for it in self.places if not self._is_in_place(it)]
+        late = [place for place in self.places if not self._is_in_place(place)]
         for node_id in late:
             if node_id not in leaving:
                 self._arrive(node_id)

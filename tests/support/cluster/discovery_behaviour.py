@@ -58,9 +58,9 @@ class Told:
 
     async def until(self, *expected: Address, timeout_s: float = DEADLINE_S) -> None:
         """Return when exactly these are the seeds told last."""
-        wanted = frozenset(expected)
+        addresses = frozenset(expected)
         await eventually(
-            lambda: self.calls and self.calls[-1] == wanted, f"seeds {expected}", timeout_s
+            lambda: self.calls and self.calls[-1] == addresses, f"seeds {expected}", timeout_s
         )
 
 

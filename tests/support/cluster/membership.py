@@ -166,7 +166,9 @@ def tell(
     machine: Membership, *records: MemberRecord, now: float, source: Address | None = None
 ) -> bytes | None:
     """Have a machine receive gossip from an address that it does not query."""
-    assert len({it.name for it in records}) == len(records), "or the packet would be malformed"
+    assert len({record.name for record in records}) == len(records), (
+        "or the packet would be malformed"
+    )
     payload = encode_packet(GossipPacket(records=list(records)))
     answer = machine.receive(payload, source or Address("somewhere", 1), now)
     answer_for(machine, *records, now=now)
@@ -178,13 +180,13 @@ def tell(
 
 def answer_for(machine: Membership, *records: MemberRecord, now: float) -> None:
     """Have the reported candidates acknowledge their probes, as if they existed."""
-    known = {record.name: record for record in records}
+    records_by_name = {record.name: record for record in records}
     for number, question in list(machine._verifier._probes.items()):
-        record = known.get(question.record.name)
+        record = records_by_name.get(question.record.name)
         if record is None or record.identity != question.record.identity:
             continue
-        asked = [it for it in machine._context.outgoing if number == _number_of(it)]
-        for send in asked:
+        probes = [packet for packet in machine._context.outgoing if number == _number_of(packet)]
+        for send in probes:
             machine._context.outgoing.remove(send)
         machine.receive(encode_packet(ack_of(record, number)), record.address, now)
 
@@ -260,8 +262,8 @@ class Wire:
         self.changes.setdefault(machine.local_member.name, [])
         machine.start(self.clock())
         places = [
-            it.local_member.address if isinstance(it, Membership) else address_of(it)
-            for it in seeds
+            seed.local_member.address if isinstance(seed, Membership) else address_of(seed)
+            for seed in seeds
         ]
         machine.set_seeds(places, self.clock())
         self.tick()
@@ -306,7 +308,7 @@ class Wire:
         for _ in range(_STEPS_MAX):
             if is_so():
                 return True
-            due = min((it.deadline() for it in self.nodes.values()), default=end)
+            due = min((node.deadline() for node in self.nodes.values()), default=end)
             self.clock.now = max(self.clock(), min(due, end))
             if due > end:
                 return is_so()
@@ -323,7 +325,9 @@ class Wire:
 
     def _collect(self) -> None:
         for machine in list(self.nodes.values()):
-            self._on_their_way.extend(_Parcel(machine, it) for it in machine.drain_outgoing())
+            self._on_their_way.extend(
+                _Parcel(machine, packet) for packet in machine.drain_outgoing()
+            )
             self.changes[machine.local_member.name] += machine.drain_events()
 
     def _deliver(self, parcel: _Parcel) -> None:
@@ -391,10 +395,17 @@ class Wire:
         """Return everything a node knows of members, in a comparable form."""
         return frozenset(
             (
-                *(it.name, it.address, it.state, it.incarnation, it.instance, it.version),
-                *sorted(it.properties.items()),
+                *(
+                    member.name,
+                    member.address,
+                    member.state,
+                    member.incarnation,
+                    member.instance,
+                    member.version,
+                ),
+                *sorted(member.properties.items()),
             )
-            for it in machine.members()
+            for member in machine.members()
         )
 
 

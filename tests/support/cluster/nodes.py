@@ -78,7 +78,11 @@ class Node:
 
     def reported(self, kind: MembershipEventType, name: str | None = None) -> list[MembershipEvent]:
         """The changes of one kind so far, of one member or of all."""
-        return [it for it in self.changes if it.kind is kind and name in (None, it.member.name)]
+        return [
+            change
+            for change in self.changes
+            if change.kind is kind and name in (None, change.member.name)
+        ]
 
     async def until(self, condition: Callable[[Node], object], what: str) -> None:
         """Return as soon as the condition holds of this node; looked at after each change."""
@@ -100,8 +104,8 @@ class Node:
 
     async def until_knows(self, *names: str) -> None:
         """These and itself are all it knows."""
-        wanted = {self.name, *names}
-        await self.until(lambda _: self.names == wanted, f"the members are {wanted}")
+        expected = {self.name, *names}
+        await self.until(lambda _: self.names == expected, f"the members are {expected}")
 
     async def until_meets(self, process: Member) -> None:
         """It knows this very process under the member's name."""
@@ -137,7 +141,7 @@ def make_node(
     **options: Any,
 ) -> Node:
     """A node on a started service; `options` are those of Agent."""
-    addresses = [it.address if isinstance(it, Node) else it for it in seeds]
+    addresses = [seed.address if isinstance(seed, Node) else seed for seed in seeds]
     options = {"config": USUAL} | options
     return Node(service, ClusterAgent(service, discovery or StaticDiscovery(addresses), **options))
 

@@ -107,11 +107,11 @@ def test_listener_is_called_until_removed() -> None:
     assert received == [change]
 
     audience = MembershipListeners()
-    kept, forgotten = audience.open_stream(), weakref.ref(audience.open_stream())
+    stream, forgotten = audience.open_stream(), weakref.ref(audience.open_stream())
     gc.collect()
     assert forgotten() is None
     audience.publish(make_change("a"))
-    assert [ref() for ref in audience._streams] == [kept]
+    assert [ref() for ref in audience._streams] == [stream]
 
 
 def test_failing_listener_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:

@@ -64,7 +64,7 @@ class Shop(Service):
 def example() -> str:
     """The program in the description of the class."""
     text = inspect.getdoc(TestBroker) or ""
-    blocks = [it for it in text.split("\n\n") if it.startswith("    ")]
+    blocks = [block for block in text.split("\n\n") if block.startswith("    ")]
     return textwrap.dedent("\n\n".join(blocks)).partition("\nServices,")[0]
 
 
@@ -90,7 +90,7 @@ async def test_calls_are_written_down() -> None:
     async with TestBroker(Shop()) as broker:
         broker.stub("mail.send")
         await broker.call("shop.order", {"item": "tea"}, headers={"h": 1})
-        assert [it.action for it in broker.calls] == ["shop.order", "mail.send"]
+        assert [call.action for call in broker.calls] == ["shop.order", "mail.send"]
         (call,) = broker.calls_to("mail.*")
         assert (call.params, call.meta, call.caller) == ({"about": "tea"}, {"lang": "en"}, "shop")
         assert broker.calls_to("shop.order")[0].headers == {"h": 1}
@@ -101,8 +101,8 @@ async def test_events_are_written_down() -> None:
     async with TestBroker(Shop()) as broker:
         await broker.call("shop.spread")
         await broker.emit("unheard.of", meta={"m": 1})
-        told = [(it.event, it.data, it.groups, it.method) for it in broker.events]
-        assert told == [
+        events = [(event.event, event.data, event.groups, event.method) for event in broker.events]
+        assert events == [
             ("shop.news", 1, ("a",), "broadcast"),
             ("shop.local", 2, (), "broadcast_local"),
             ("unheard.of", None, (), "emit"),

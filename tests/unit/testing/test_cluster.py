@@ -214,10 +214,10 @@ def test_nodes_describe_themselves(sim: SimCluster) -> None:
 def test_program_that_raises_fails_the_run(sim: SimCluster) -> None:
     node = sim.add("alpha", fail)
     node.start()
-    with pytest.raises(KeyError) as told:
+    with pytest.raises(KeyError) as failure:
         sim.run_for(5.0)
-    assert node.failure is told.value
-    assert "alpha" in told.value.__notes__[0]
+    assert node.failure is failure.value
+    assert "alpha" in failure.value.__notes__[0]
     assert sim.now == 1.0
 
 
@@ -418,8 +418,8 @@ def test_log_records_are_attributed() -> None:
         with SimCluster(seed=1, log_level=level) as sim:
             sim.add("alpha", warn).start()
             sim.run_for(1.0)
-        told = str(sim.log)
-        assert "alpha     warning     app: careful | please" in told
-        assert "alpha     error       app: oops: KeyError('planted')" in told
-        assert ("by the way" in told) is expects_info
+        log = str(sim.log)
+        assert "alpha     warning     app: careful | please" in log
+        assert "alpha     error       app: oops: KeyError('planted')" in log
+        assert ("by the way" in log) is expects_info
         assert logging.getLogger().level == before

@@ -123,9 +123,9 @@ def test_silent_peer_is_detected_by_heartbeats(town: Town) -> None:
 def test_outcome_of_a_request_in_a_partition_is_unknown(town: Town) -> None:
     town.ask()
     town.sim.network.partition({"alpha"}, {"beta"})
-    with pytest.raises(ReplyTimeoutError) as told:
+    with pytest.raises(ReplyTimeoutError) as failure:
         town.ask(timeout=1.0)
-    assert told.value.outcome is Outcome.UNKNOWN
+    assert failure.value.outcome is Outcome.UNKNOWN
     town.sim.network.heal()
     town.sim.run_for(1.0)
     assert town.ask() == b"hello"
@@ -152,12 +152,12 @@ def test_storm(seed: int) -> None:
     with SimCluster(seed) as sim:
         town = Town(sim, "alpha", "beta", "gamma")
         alpha, *others = town.nodes
-        asked = answered = 0
+        requested = answered = 0
 
         async def ask_on() -> None:
-            nonlocal asked, answered
+            nonlocal requested, answered
             for number in range(100):
-                asked += 1
+                requested += 1
                 payload = str(number).encode() * sim.rng.choice([1, 1_000, 100_000])
                 target = sim.rng.choice(others).name
                 try:
@@ -174,7 +174,7 @@ def test_storm(seed: int) -> None:
         while not task.done():
             disturb(sim, sim.rng.choice(others))
             sim.run_for(sim.rng.uniform(0.1, 3.0))
-        assert (asked, answered > 0) == (100, True)
+        assert (requested, answered > 0) == (100, True)
 
 
 def disturb(sim: SimCluster, victim: SimNode) -> None:
@@ -315,12 +315,12 @@ def test_streams_both_ways_keep_their_order(seed: int) -> None:
     with SimCluster(seed=seed) as sim:
         tunnel_town = TunnelTown(sim)
         users = tunnel_town.open()
-        wanted = 2_000
+        count = 2_000
         sent = [0, 0]
 
         def pump(index: int) -> None:
             tunnel = users[index].tunnel
-            while tunnel.can_send and sent[index] < wanted:
+            while tunnel.can_send and sent[index] < count:
                 size = sim.rng.choice((0, 10, 500, 80_000 if sent[index] % 100 == 0 else 20))
                 tunnel.send_nowait("flood", sent[index].to_bytes(4, "big") + bytes(size))
                 sent[index] += 1
@@ -332,7 +332,7 @@ def test_streams_both_ways_keep_their_order(seed: int) -> None:
         for index, node in enumerate((tunnel_town.satellite, tunnel_town.core)):
             sim.run(begin(index), node)
         sim.run_for(60.0)
-        expected = [number.to_bytes(4, "big") for number in range(wanted)]
+        expected = [number.to_bytes(4, "big") for number in range(count)]
         for user in users:
             assert [payload[:4] for payload in user.payloads] == expected
             assert user.reasons == []

@@ -44,10 +44,10 @@ def test_disk_crash_keeps_synced_and_first_unsynced_changes() -> None:
 
 
 def test_disk_of_a_node_survives_its_process() -> None:
-    found: list[bytes | None] = []
+    contents: list[bytes | None] = []
 
     async def count(node: SimNode) -> None:
-        found.append(node.disk.read("starts"))
+        contents.append(node.disk.read("starts"))
         node.disk.write("starts", str(node.starts).encode())
         node.disk.sync()
 
@@ -59,7 +59,7 @@ def test_disk_of_a_node_survives_its_process() -> None:
         node.lose_power()
         node.start()
         sim.run_for(1.0)
-    assert found == [None, b"1", b"2", b"3"]
+    assert contents == [None, b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("end", ["kill", "lose_power"])

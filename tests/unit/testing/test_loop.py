@@ -111,7 +111,7 @@ async def functions_in_threads() -> list[object]:
         asyncio.to_thread(fail),
         return_exceptions=True,
     )
-    return [repr(it) for it in results]
+    return [repr(result) for result in results]
 
 
 async def threads_have_no_loop() -> list[str]:
@@ -122,9 +122,9 @@ async def threads_have_no_loop() -> list[str]:
             return str(error)
         return "there is one"
 
-    told = await asyncio.to_thread(look)
+    result = await asyncio.to_thread(look)
     asyncio.get_running_loop()
-    return [told]
+    return [result]
 
 
 async def generators_are_closed() -> list[str]:
@@ -214,13 +214,13 @@ def test_advance_runs_only_due_callbacks() -> None:
     assert loop.next_moment() is None
 
     loop = SimLoop()
-    kept: list[int] = []
-    loop.call_later(5.0, kept.append, 1)
+    calls: list[int] = []
+    loop.call_later(5.0, calls.append, 1)
     for _ in range(10_000):
-        loop.call_later(100.0, kept.append, 2).cancel()
+        loop.call_later(100.0, calls.append, 2).cancel()
     assert len(loop._timers) < 1_000
     loop.advance(200.0)
-    assert kept == [1]
+    assert calls == [1]
 
 
 def test_a_deadlock_or_an_endless_moment_is_a_failure() -> None:
@@ -331,7 +331,7 @@ def test_first_failure_ends_the_run() -> None:
 
 def test_tasks_have_names_and_factories() -> None:
     loop = SimLoop()
-    made: list[str] = []
+    names: list[str] = []
 
     async def work() -> str | None:
         task = asyncio.current_task()
@@ -340,14 +340,14 @@ def test_tasks_have_names_and_factories() -> None:
     def factory(
         loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
     ) -> asyncio.Task[Any]:
-        made.append("task")
+        names.append("task")
         return asyncio.Task(coroutine, loop=loop, **options)
 
     assert loop.run_until_complete(loop.create_task(work(), name="named")) == "named"
     loop.set_task_factory(factory)
     assert loop.get_task_factory() is factory
     assert loop.run_until_complete(loop.create_task(work(), name="again")) == "again"
-    assert made == ["task"]
+    assert names == ["task"]
 
 
 def test_debug_mode() -> None:

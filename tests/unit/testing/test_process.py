@@ -32,7 +32,7 @@ def interleaving(seed: int) -> list[str]:
 def test_the_seed_decides_the_order_between_processes_and_none_within_one() -> None:
     happened = interleaving(1)
     for name in "abc":
-        own = [it for it in happened if it.startswith(name)]
+        own = [entry for entry in happened if entry.startswith(name)]
         assert own == [f"{name}{number}" for number in range(COUNT)]
 
     assert interleaving(1) == interleaving(1)
@@ -58,7 +58,7 @@ def test_paused_process_runs_late() -> None:
     loop.call_later(1.0, happened.append, "timer", context=paused.context.copy())
     loop.pause(paused)
     loop.advance(5.0)
-    assert {it[0] for it in happened} == {other.name}
+    assert {entry[0] for entry in happened} == {other.name}
     loop.resume(paused)
     loop.advance(5.0)
     assert happened[COUNT:] == [*(f"a{number}" for number in range(COUNT)), "timer"]

@@ -48,11 +48,11 @@ def test_outcome_of_a_cluster_that_crashes() -> None:
     outcome = run_seed("crash", run_crashing_node, 4, program="python -m mine")
     assert (outcome.exit_code, outcome.virtual_s) == (127, 5.0)
     assert outcome.actions > 0
-    told = outcome.describe()
-    assert "crash: KeyError('planted')" in told
-    assert "raised by the program of node 'alpha'" in told
-    assert "    5.000000  alpha     started" in told
-    assert told.endswith("replay  python -m mine --only crash --seeds 1 --first-seed 4")
+    description = outcome.describe()
+    assert "crash: KeyError('planted')" in description
+    assert "raised by the program of node 'alpha'" in description
+    assert "    5.000000  alpha     started" in description
+    assert description.endswith("replay  python -m mine --only crash --seeds 1 --first-seed 4")
 
 
 @pytest.mark.parametrize(
@@ -121,5 +121,5 @@ def test_program_of_a_user(tmp_path: Path) -> None:
     again = start(tmp_path, *replay.split())
     assert again.returncode == 129
 
-    told = start(tmp_path, "script.py", "--only", "tell", "--first-seed", "2").stdout
-    assert "replay  python script.py --only tell --seeds 1 --first-seed 2" in told
+    output = start(tmp_path, "script.py", "--only", "tell", "--first-seed", "2").stdout
+    assert "replay  python script.py --only tell --seeds 1 --first-seed 2" in output

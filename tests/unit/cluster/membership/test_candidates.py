@@ -34,7 +34,7 @@ def make_verifier() -> tuple[CandidateVerifier, MembershipContext]:
 
 def pop_probes(context: MembershipContext) -> list[tuple[SentPacket, ProbePacket]]:
     sent = pop_sent(context)
-    return [(it, it.packet) for it in sent if isinstance(it.packet, ProbePacket)]
+    return [(packet, packet.packet) for packet in sent if isinstance(packet.packet, ProbePacket)]
 
 
 def ghosts(count: int) -> list[MemberRecord]:
@@ -122,7 +122,7 @@ def test_candidate_without_ack_is_probed_over_tcp_then_dropped() -> None:
 @pytest.mark.parametrize("in_stream", [True, False])
 def test_candidates_of_a_flooding_source_do_not_starve_other_sources(in_stream: bool) -> None:
     verifier, context = make_verifier()
-    liar, somebody = (it._replace(in_stream=in_stream) for it in (LIAR, SOMEBODY))
+    liar, somebody = (source._replace(in_stream=in_stream) for source in (LIAR, SOMEBODY))
     for ghost in ghosts(6_000):
         verifier.submit(ghost, liar, NOW)
     assert len(pop_probes(context)) == 16, "no more than the share of one"

@@ -17,11 +17,14 @@ def test_context_send_queues_and_counts_the_packet() -> None:
     context.send(address_of("b"), ProbeNackPacket(nonce=1))
     context.send(address_of("b"), GossipPacket(), to="b", in_stream=True)
     sends = context.outgoing
-    assert [(it.is_stream, it.peer) for it in sends] == [(False, None), (True, "b")]
+    assert [(send.is_stream, send.peer) for send in sends] == [(False, None), (True, "b")]
     assert sends[0].payload == encode_packet(ProbeNackPacket(nonce=1))
     assert context.counters.packets_sent == 2
-    assert context.counters.bytes_sent == sum(len(it.payload) for it in sends)
-    assert [it.packet for it in pop_sent(context)] == [ProbeNackPacket(nonce=1), GossipPacket()]
+    assert context.counters.bytes_sent == sum(len(send.payload) for send in sends)
+    assert [packet.packet for packet in pop_sent(context)] == [
+        ProbeNackPacket(nonce=1),
+        GossipPacket(),
+    ]
 
 
 def test_gossip_records_start_with_the_given_ones_without_duplicates() -> None:
@@ -82,8 +85,11 @@ def test_sample_members_returns_random_others() -> None:
 
     everybody = {entry.record.name for entry in context.sample_members(99)}
     assert everybody == set("bcdef")
-    assert {it.record.name for it in context.sample_members(99, exclude="b")} == set("cdef")
-    assert {it.record.name for it in context.sample_members(99, with_suspects=True)} == set(
+    assert {member.record.name for member in context.sample_members(99, exclude="b")} == set("cdef")
+    assert {member.record.name for member in context.sample_members(99, with_suspects=True)} == set(
         "bcdefs"
     )
-    assert len({tuple(it.record.name for it in context.sample_members(2)) for _ in range(50)}) > 5
+    assert (
+        len({tuple(member.record.name for member in context.sample_members(2)) for _ in range(50)})
+        > 5
+    )

@@ -50,8 +50,8 @@ def test_packet_encoded_and_decoded_is_equal(subtests: pytest.Subtests) -> None:
 
     for packet in PACKETS:
         with subtests.test(packet=packet):
-            for it in (packet, msgspec.structs.replace(packet, records=NEWS)):
-                assert decode_packet(encode_packet(it), records_max=10) == it
+            for variant in (packet, msgspec.structs.replace(packet, records=NEWS)):
+                assert decode_packet(encode_packet(variant), records_max=10) == variant
 
     fields = [*msgspec.structs.astuple(make_record("a")), "more"]
     packet = decode_packet(msgspec.msgpack.encode([5, [fields], "more"]), records_max=10)

@@ -65,9 +65,9 @@ class Ear:
     def take_pulls(self, version: int = 0) -> int:
         sent = pop_sent(self.context)
         assert all(
-            it.is_stream
-            and it.packet == PropertiesRequestPacket(version=version, instance=instance_of("b"))
-            for it in sent
+            packet.is_stream
+            and packet.packet == PropertiesRequestPacket(version=version, instance=instance_of("b"))
+            for packet in sent
         )
         return len(sent)
 
@@ -94,7 +94,7 @@ def large(version: int = 0) -> MemberRecord:
         ),
         (make_record("d"), "too many members"),
     ],
-    ids=lambda it: it if isinstance(it, str) else it.name,
+    ids=lambda case: case if isinstance(case, str) else case.name,
 )
 def test_invalid_record_is_counted_and_changes_nothing(record: MemberRecord, reason: str) -> None:
     ear = Ear("b", "c", config=MembershipConfig(members_max=2))
@@ -186,7 +186,7 @@ def test_duplicate_of_this_name_is_outranked_and_probed(
     ear = Ear("b")
     ear.hear(make_record("b", start=1))
     assert ear.context.counters.name_conflicts == 1
-    assert [it.address for it in pop_sent(ear.context)] == [address_of("b")] * 2
+    assert [packet.address for packet in pop_sent(ear.context)] == [address_of("b")] * 2
 
 
 @pytest.mark.parametrize(
@@ -210,20 +210,23 @@ def test_second_name_at_an_address_has_the_first_member_probed_once() -> None:
     ear.hear(make_record("c", address=address_of("b")))
     assert ear.refused == {"claims another member's address": 1}
     sent = pop_sent(ear.context)
-    assert all(isinstance(it.packet, ProbePacket) and it.address == address_of("b") for it in sent)
-    assert [it.peer for it in sent] == ["b", "c"]
+    assert all(
+        isinstance(packet.packet, ProbePacket) and packet.address == address_of("b")
+        for packet in sent
+    )
+    assert [packet.peer for packet in sent] == ["b", "c"]
 
     ear = Ear("b")
     for number in range(50):
         ear.hear(make_record(f"liar-{number}", address=address_of("b")))
     assert ear.refused == {"claims another member's address": 50}
-    assert [it.peer for it in pop_sent(ear.context)].count("b") == 1
+    assert [packet.peer for packet in pop_sent(ear.context)].count("b") == 1
 
     names = [f"node-{number}" for number in range(65)]
     ear = Ear(*names)
     ear.hear(*(make_record(f"liar-{name}", address=address_of(name)) for name in names))
     assert ear.refused == {"claims another member's address": 65}
-    assert [it.peer for it in pop_sent(ear.context) if it.peer in names] == names[:64]
+    assert [packet.peer for packet in pop_sent(ear.context) if packet.peer in names] == names[:64]
 
     ear = Ear()
     ear.hear(make_record("c", address=address_of("self")))
@@ -303,12 +306,12 @@ def test_notifications_of_dead_members_are_limited_per_interval() -> None:
         ear.context.member_table.add(make_record(name, MemberState.DEAD, reported_by="c"), NOW)
     claims = [make_record(name, incarnation=INCARNATION - 1) for name in names]
     ear.hear(*claims)
-    first = {it.address for it in pop_sent(ear.context)}
+    first = {packet.address for packet in pop_sent(ear.context)}
     assert len(first) == 16
     ear.hear(*claims, now=NOW + 0.99)
     assert pop_sent(ear.context) == []
     ear.hear(*reversed(claims), now=NOW + 1.0)
-    second = {it.address for it in pop_sent(ear.context)}
+    second = {packet.address for packet in pop_sent(ear.context)}
     assert len(second) == 16
     assert not first & second, "the others hear of it another time"
 

@@ -55,9 +55,9 @@ def test_properties_too_large_or_not_strings_are_rejected(subtests: pytest.Subte
         with subtests.test(words=words), pytest.raises(ConfigError, match=words):
             validate_properties(properties, CONFIG)
 
-    given = {"role": "leader"}
-    checked = validate_properties(given, CONFIG)
-    given["role"] = "changed"
+    original = {"role": "leader"}
+    checked = validate_properties(original, CONFIG)
+    original["role"] = "changed"
     assert checked == {"role": "leader"}
 
     context = make_context(config=CONFIG)
@@ -140,10 +140,10 @@ def test_send_leave_carries_the_proof_to_few_over_tcp_and_some_by_datagram() -> 
         context.member_table.add(make_record(f"node-{number}"), NOW)
     LocalMember(context, secret_of("self")).send_leave()
     sent = pop_sent(context)
-    assert [it.is_stream for it in sent] == [True] * 3 + [False] * 8
-    assert len({it.address for it in sent}) == 11
-    for it in sent:
-        assert isinstance(it.packet, GossipPacket)
-        (leave_record,) = it.packet.records
+    assert [packet.is_stream for packet in sent] == [True] * 3 + [False] * 8
+    assert len({packet.address for packet in sent}) == 11
+    for packet in sent:
+        assert isinstance(packet.packet, GossipPacket)
+        (leave_record,) = packet.packet.records
         assert leave_record.state is MemberState.LEFT
         assert is_authentic_leave(leave_record, context.member_table.local.leave_digest)

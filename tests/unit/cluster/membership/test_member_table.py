@@ -289,11 +289,11 @@ def test_merge_applies_properties_by_version_in_any_state(
     assert dict(table.entries["b"].member.properties) == {}
     for version in [3, 2]:
         with subtests.test(version=version):
-            known = make_record("b", version=3, properties={"role": "idle"})
-            table = make_full_table(known)
+            record = make_record("b", version=3, properties={"role": "idle"})
+            table = make_full_table(record)
             other = make_record("b", version=version, properties={"role": "other"})
             assert table.merge(other, NOW) is MergeResult.STALE
-            assert table.entries["b"].record == known
+            assert table.entries["b"].record == record
 
     table = make_full_table(make_record("b", MemberState.SUSPECT, reported_by="c"))
     assert (

@@ -46,9 +46,9 @@ def test_precedence_orders_incarnation_then_state_with_left_highest() -> None:
     ranks = [make_record("a", state).precedence for state in MemberState]
     assert ranks == sorted(set(ranks))
 
-    left = make_record("a", MemberState.LEFT, incarnation=1)
-    assert left.precedence > make_record("a", MemberState.DEAD, incarnation=2**61).precedence
-    assert left.precedence == make_record("a", MemberState.LEFT, incarnation=5).precedence
+    left_record = make_record("a", MemberState.LEFT, incarnation=1)
+    assert left_record.precedence > make_record("a", MemberState.DEAD, incarnation=2**61).precedence
+    assert left_record.precedence == make_record("a", MemberState.LEFT, incarnation=5).precedence
 
 
 def test_to_member_copies_the_record() -> None:
@@ -184,9 +184,9 @@ def test_transitions_match_the_member_table(subtests: pytest.Subtests) -> None:
     for cause in list(GOSSIP_CAUSES.values()):
         with subtests.test(cause=cause):
             table = bring_about(MemberState.LEFT)
-            known = table.entries["b"].record
+            previous = table.entries["b"].record
             EVENTS[cause](table)
-            assert table.entries["b"].record == known
+            assert table.entries["b"].record == previous
 
     removals = [
         pair

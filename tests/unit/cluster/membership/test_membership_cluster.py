@@ -204,7 +204,7 @@ def make_second(name: str, *, start: int = 1) -> Membership:
 
 
 def notices(wire: Wire, name: str) -> list[NameConflictDetected | NameConflictLost]:
-    return [it for it in wire.changes[name] if not isinstance(it, MembershipEvent)]
+    return [change for change in wire.changes[name] if not isinstance(change, MembershipEvent)]
 
 
 def test_join_with_a_name_in_use_is_rejected_and_the_holder_stays() -> None:
@@ -381,9 +381,11 @@ def test_node_with_an_unset_clock_joins() -> None:
 
 def doubt(machine: Membership, name: str, now: float) -> None:
     """Let a machine hear an honest doubt about a member as it knows it."""
-    known = machine._member_table.entries[name].record
+    record = machine._member_table.entries[name].record
     tell(
-        machine, msgspec.structs.replace(known, state=MemberState.SUSPECT, reported_by="c"), now=now
+        machine,
+        msgspec.structs.replace(record, state=MemberState.SUSPECT, reported_by="c"),
+        now=now,
     )
 
 
@@ -409,19 +411,21 @@ def test_member_at_the_claim_limit_can_still_refute(what: str) -> None:
 def test_relay_cannot_forge_the_incarnation_of_a_member() -> None:
     """A relay knows the number of the question, and so can forge the answer."""
     wire, machines = make_cluster(*NAMES)
-    asker, known = machines["a"], make_record("b")
+    asker, record = machines["a"], make_record("b")
     asker._prober.probe(asker._member_table.active["b"], wire.clock())
-    (ping,) = [it.packet for it in pop_sent(asker) if isinstance(it.packet, ProbePacket)]
+    (ping,) = [
+        packet.packet for packet in pop_sent(asker) if isinstance(packet.packet, ProbePacket)
+    ]
     asker._prober.tick(wire.clock() + asker.config.indirect_probe_delay_s)
     forged = ProbeAckPacket(
         nonce=ping.nonce,
         name="b",
-        instance=known.instance,
-        leave_digest=known.leave_digest,
+        instance=record.instance,
+        leave_digest=record.leave_digest,
         incarnation=CLAIM_MAX + 5,
         is_member=True,
     )
     ask(asker, forged, now=wire.clock(), name="c")
     member = asker.member("b")
     assert member is not None
-    assert member.incarnation == known.incarnation
+    assert member.incarnation == record.incarnation

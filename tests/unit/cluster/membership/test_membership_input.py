@@ -130,7 +130,7 @@ def test_gossip_reaches_suspects_and_uses_tcp_for_many_records() -> None:
     suspected = make_record("b", MemberState.SUSPECT, reported_by="c")
     tell(machine, suspected, now=START)
     machine.tick(START)
-    (sent,) = [it for it in pop_sent(machine) if isinstance(it.packet, GossipPacket)]
+    (sent,) = [packet for packet in pop_sent(machine) if isinstance(packet.packet, GossipPacket)]
     assert sent.address == address_of("b")
     assert suspected in sent.packet.records
 
@@ -138,7 +138,9 @@ def test_gossip_reaches_suspects_and_uses_tcp_for_many_records() -> None:
     for number in range(100):
         tell(machines["a"], make_record(f"node-{number}"), now=wire.clock())
     machines["a"].tick(wire.clock())
-    first, *_ = [it for it in pop_sent(machines["a"]) if isinstance(it.packet, GossipPacket)]
+    first, *_ = [
+        packet for packet in pop_sent(machines["a"]) if isinstance(packet.packet, GossipPacket)
+    ]
     assert first.is_stream
     assert len(first.packet.records) == 100
 
@@ -354,13 +356,15 @@ def oversized_records() -> dict[str, MemberRecord]:
         "leave_digest": {"leave_digest": b"f" * 1_000},
         "version": {"version": -1},
     }
-    return {name: msgspec.structs.replace(record, **it) for name, it in changes.items()}
+    return {name: msgspec.structs.replace(record, **fields) for name, fields in changes.items()}
 
 
 def assert_passes_on(wire: Wire, machines: dict[str, Membership], *names: str) -> None:
     """Everybody hears of these, and nothing is left that cannot be told."""
     everybody = list(machines.values())
-    assert wire.run_until(lambda: all(set(names) <= set(names_of(it)) for it in everybody))
+    assert wire.run_until(
+        lambda: all(set(names) <= set(names_of(machine)) for machine in everybody)
+    )
     # Long enough for those who do not exist to be found out, and for that to be told.
     wire.run(30)
     assert [len(machine._context.gossip_queue) for machine in everybody] == [0] * len(everybody)

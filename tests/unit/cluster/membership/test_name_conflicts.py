@@ -88,11 +88,11 @@ def test_challenge_probes_the_holder_with_the_claimants_record() -> None:
     name_conflicts, context = make_name_conflicts("b")
     name_conflicts.challenge(CHALLENGER, NOW)
     datagram, stream = pop_sent(context)
-    for it in (datagram, stream):
-        assert it.address == address_of("b")
-        assert isinstance(it.packet, ProbePacket)
-        assert (it.peer, it.packet.name, it.packet.is_joining) == ("b", "self", False)
-        assert it.packet.records == [CHALLENGER]
+    for packet in (datagram, stream):
+        assert packet.address == address_of("b")
+        assert isinstance(packet.packet, ProbePacket)
+        assert (packet.peer, packet.packet.name, packet.packet.is_joining) == ("b", "self", False)
+        assert packet.packet.records == [CHALLENGER]
     assert context.gossip_records() == [], "who has not answered is not told on"
     assert context.counters.name_conflicts == 1
     assert name_conflicts.deadline() == NOW + TIMEOUT_S

@@ -64,8 +64,8 @@ def ack(number: int, name: str = "b", *, start: int = 0) -> ProbeAckPacket:
 
 
 def only(sent: list[SentPacket]) -> SentPacket:
-    (it,) = sent
-    return it
+    (packet,) = sent
+    return packet
 
 
 def test_prober_starts_at_a_random_offset() -> None:
@@ -74,7 +74,7 @@ def test_prober_starts_at_a_random_offset() -> None:
         prober = Prober(make_context(config=CONFIG, seed=seed))
         prober.start(NOW)
         starts.append(prober.deadline())
-    assert all(NOW <= it <= NOW + 1.0 for it in starts)
+    assert all(NOW <= start <= NOW + 1.0 for start in starts)
     assert len(set(starts)) == 5
 
 
@@ -96,16 +96,16 @@ def test_prober_alone_sends_nothing_and_slows_with_health_score() -> None:
 def test_prober_probes_each_member_once_per_round() -> None:
     prober, context = make_prober(*"bcdef")
     prober.start(NOW)
-    asked = []
+    probed = []
     for turn in range(10):
         prober.tick(NOW + 1 + turn)
         sent = only(pop_sent(context))
         assert isinstance(sent.packet, ProbePacket)
         prober.on_ack(ack(sent.packet.nonce, sent.peer or ""), NOW + 1 + turn, in_stream=False)
-        asked.append(sent.address)
+        probed.append(sent.address)
     everybody = sorted(map(address_of, "bcdef"))
-    assert sorted(asked[:5]) == everybody
-    assert sorted(asked[5:]) == everybody
+    assert sorted(probed[:5]) == everybody
+    assert sorted(probed[5:]) == everybody
 
     prober, context = make_prober("b", "c")
     prober.start(NOW)
@@ -115,8 +115,8 @@ def test_prober_probes_each_member_once_per_round() -> None:
     context.member_table.add(make_record(other, MemberState.LEFT), NOW)
     prober._probes.clear()
     prober.tick(NOW + 2)
-    pings = [it for it in pop_sent(context) if isinstance(it.packet, ProbePacket)]
-    assert [it.address for it in pings] == [address_of(first)]
+    pings = [packet for packet in pop_sent(context) if isinstance(packet.packet, ProbePacket)]
+    assert [packet.address for packet in pings] == [address_of(first)]
 
 
 def test_ack_ends_the_probe_and_measures_the_round_trip() -> None:
@@ -176,10 +176,10 @@ def test_probe_without_ack_uses_tcp_and_relays() -> None:
         number,
     )
     assert stream.peer == "b", "whoever else is there by now must not answer for it"
-    assert [it.packet for it in requests] == [
+    assert [packet.packet for packet in requests] == [
         ProbeRequestPacket(nonce=number, target="b", padding=padding_for("b"))
     ] * 3
-    assert address_of("b") not in [it.address for it in requests]
+    assert address_of("b") not in [packet.address for packet in requests]
     assert prober.deadline() == NOW + 2.0
 
 
@@ -256,11 +256,11 @@ def test_suspect_is_notified_once_more_and_only_once() -> None:
     pop_sent(context)
     assert prober.deadline() == half_way
     prober.tick(half_way)
-    sent = only([it for it in pop_sent(context) if it.address == address_of("b")])
+    sent = only([packet for packet in pop_sent(context) if packet.address == address_of("b")])
     assert isinstance(sent.packet, ProbePacket)
     assert [record.state for record in sent.packet.records] == [MemberState.SUSPECT]
     prober.tick(half_way + 0.1)
-    assert [it for it in pop_sent(context) if it.address == address_of("b")] == []
+    assert [packet for packet in pop_sent(context) if packet.address == address_of("b")] == []
 
 
 @pytest.mark.parametrize(("names", "nacks", "score"), [("bcde", 2, 1), ("bcde", 5, 0), ("b", 0, 1)])
@@ -372,7 +372,7 @@ def test_probe_request_is_nacked_before_the_requester_times_out() -> None:
     for number in range(257):
         request = ProbeRequestPacket(nonce=number, target="b")
         prober.on_request(request, address_of("asker"), NOW, bytes_max=200)
-    packets = [it.packet for it in pop_sent(context)]
+    packets = [packet.packet for packet in pop_sent(context)]
     assert all(isinstance(packet, ProbePacket) for packet in packets[:256])
     assert packets[256:] == [ProbeNackPacket(nonce=256)]
 
@@ -392,9 +392,9 @@ def test_member_is_probed_once_at_a_time_and_again_with_a_long_timeout() -> None
     pop_sent(context)
     assert prober.deadline() == NOW + 3.5
     prober.tick(NOW + 3.5)
-    asked = [it for it in pop_sent(context) if it.address == address_of("b")]
-    assert [it.is_stream for it in asked] == [False, True]
+    probes = [packet for packet in pop_sent(context) if packet.address == address_of("b")]
+    assert [packet.is_stream for packet in probes] == [False, True]
     prober.tick(NOW + 5.5)
-    assert [it for it in pop_sent(context) if it.address == address_of("b")] != []
+    assert [packet for packet in pop_sent(context) if packet.address == address_of("b")] != []
     prober.tick(NOW + 6.0)
     assert list(context.member_table.suspects) == ["b"]

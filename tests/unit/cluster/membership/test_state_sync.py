@@ -35,8 +35,8 @@ def make_state_sync(
 
 
 def asked(sent: list[SentPacket]) -> list[Address]:
-    assert all(isinstance(it.packet, SyncRequestPacket) and it.is_stream for it in sent)
-    return [it.address for it in sent]
+    assert all(isinstance(packet.packet, SyncRequestPacket) and packet.is_stream for packet in sent)
+    return [packet.address for packet in sent]
 
 
 def request_of(sent: SentPacket) -> SyncRequestPacket:
@@ -53,7 +53,7 @@ def answer(
         name=name,
         instance=instance_of(name),
         is_member=True,
-        records=[make_record(it) for it in news_of],
+        records=[make_record(name) for name in news_of],
     )
 
 
@@ -151,14 +151,14 @@ def test_seed_that_is_this_node_or_an_alias_is_known_after_its_reply() -> None:
 
     state_sync, context = make_state_sync("alias", "b")
     state_sync.tick(NOW)
-    requests = {it.address: request_of(it) for it in pop_sent(context)}
+    requests = {packet.address: request_of(packet) for packet in pop_sent(context)}
     own = answer(requests[address_of("alias")], "self", agrees=True)
     assert not state_sync.on_reply(own), "though it is a member, as far as it says"
     assert state_sync.on_reply(answer(requests[address_of("b")], "b", agrees=True))
 
     state_sync, context = make_state_sync("b", "c")
     state_sync.tick(NOW)
-    first, second = (request_of(it) for it in pop_sent(context))
+    first, second = (request_of(packet) for packet in pop_sent(context))
     is_joining = msgspec.structs.replace(answer(first, "b", agrees=True), is_member=False)
     assert not state_sync.on_reply(is_joining)
     also_joining = msgspec.structs.replace(answer(second, "c", agrees=True), is_member=False)
@@ -180,7 +180,9 @@ def test_seed_without_a_new_node_is_queried_with_backoff(answers: bool) -> None:
         pauses.append(state_sync.deadline() - now)
         now = state_sync.deadline()
     assert 0.25 <= pauses[0] <= 0.5
-    assert all(CONFIG.sync_interval_s / 2 <= it <= CONFIG.sync_interval_s for it in pauses[-4:])
+    assert all(
+        CONFIG.sync_interval_s / 2 <= pause <= CONFIG.sync_interval_s for pause in pauses[-4:]
+    )
 
 
 def test_unknown_sender_is_queried_at_a_limited_rate() -> None:
@@ -227,7 +229,7 @@ def test_sync_interval_grows_and_includes_dead_members() -> None:
         state_sync.tick(now)
         assert asked(pop_sent(context)) == [address_of("b")]
     expected = [1, 2, 4, 8, 10, 10, 10, 10]
-    assert pauses == [pytest.approx(it, rel=0.21) for it in expected]
+    assert pauses == [pytest.approx(pause_s, rel=0.21) for pause_s in expected]
     assert len(set(pauses)) == 8, "never in step"
 
     state_sync, context = make_state_sync()
@@ -318,6 +320,6 @@ def test_state_too_large_for_a_packet_is_sent_in_random_parts() -> None:
     for name in names:
         context.member_table.add(make_record(name), NOW)
     request = SyncRequestPacket(nonce=5, digest=b"")
-    parts = [{it.name for it in state_sync.on_request(request).records} for _ in range(60)]
+    parts = [{record.name for record in state_sync.on_request(request).records} for _ in range(60)]
     assert all(1 < len(part) < 60 for part in parts)
     assert set().union(*parts) == names | {"self"}

@@ -154,7 +154,7 @@ def test_connection_that_stands_still_times_out(pair: Pair, blocked: tuple[str, 
     pair.network.heal()
     far.transport.write(b"to somebody who is gone")
     pair.sim.run_for(1.0)
-    assert [type(it) for it in far.losses] == [ConnectionResetError]
+    assert [type(loss) for loss in far.losses] == [ConnectionResetError]
 
 
 def test_idle_connections_outlive_a_partition_and_datagrams_do_not(pair: Pair) -> None:
@@ -212,7 +212,7 @@ def test_reset_connections_breaks_both_ends_after_set_delay(pair: Pair) -> None:
     local, _ = pair.connect(to="alpha")
     assert pair.network.reset_connections("beta", "alpha") == 1
     pair.sim.run_for(1.0)
-    assert [type(it) for it in near.losses + far.losses] == 2 * [ConnectionResetError]
+    assert [type(loss) for loss in near.losses + far.losses] == 2 * [ConnectionResetError]
     assert local.losses == []
     assert pair.network.reset_connections("beta", "alpha") == 0
 
@@ -245,7 +245,7 @@ def test_datagrams_suffer(
         pair.network.set_conditions(**{fault: 0.5})  # type: ignore[arg-type]  # One of its options.
     pair.post(200)
     pair.sim.run_for(1.0)
-    got = [int(it) for it in pair.mailboxes["beta"].received]
+    got = [int(payload) for payload in pair.mailboxes["beta"].received]
     assert holds(got), got
 
 
@@ -305,7 +305,7 @@ def test_paused_process_reads_datagrams_up_to_buffer(pair: Pair) -> None:
     near = pair.sim.run(pair.dial(), pair.alpha)
     pair.beta.resume()
     pair.sim.run_for(1.0)
-    assert [type(it) for it in near.losses] == [ConnectionResetError]
+    assert [type(loss) for loss in near.losses] == [ConnectionResetError]
     assert pair.accepted == []
 
 
@@ -334,7 +334,7 @@ def test_machine_without_power_says_nothing(pair: Pair) -> None:
     assert near.losses == []
     pair.beta.start()
     pair.sim.run_for(1.0)
-    assert [type(it) for it in near.losses] == [ConnectionResetError]
+    assert [type(loss) for loss in near.losses] == [ConnectionResetError]
     assert len(pair.accepted) == 2
 
 
@@ -346,7 +346,7 @@ def test_silent_peer_is_found_out_only_by_writing_and_a_killed_one_by_a_reset(pa
     assert near.losses == []
     near.transport.write(b"still there?")
     pair.sim.run_for(1.0)
-    assert [type(it) for it in near.losses] == [ConnectionResetError]
+    assert [type(loss) for loss in near.losses] == [ConnectionResetError]
 
     near, far = pair.connect()
     far.transport.pause_reading()
@@ -354,7 +354,7 @@ def test_silent_peer_is_found_out_only_by_writing_and_a_killed_one_by_a_reset(pa
     pair.sim.run_for(1.0)
     pair.beta.kill()
     pair.sim.run_for(1.0)
-    assert [type(it) for it in near.losses] == [ConnectionResetError]
+    assert [type(loss) for loss in near.losses] == [ConnectionResetError]
 
 
 def test_process_killed_while_dialing_leaves_no_connection(pair: Pair) -> None:
@@ -365,14 +365,16 @@ def test_process_killed_while_dialing_leaves_no_connection(pair: Pair) -> None:
         pair.sim.run_for(moment)
         pair.alpha.kill()
         pair.sim.run_for(10.0)
-        assert [it.losses for it in pair.accepted] == ([] if moment < 1 else [[None]])
+        assert [connection.losses for connection in pair.accepted] == (
+            [] if moment < 1 else [[None]]
+        )
         pair.alpha.start()
         pair.sim.run_for(5.0)
 
 
 async def resolve(name: str) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(name, 1, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in found]
+    entries = await asyncio.get_running_loop().getaddrinfo(name, 1, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in entries]
 
 
 def test_each_address_of_a_name_is_tried_and_names_change(pair: Pair) -> None:
@@ -415,9 +417,9 @@ def test_loopback_is_the_own_host(pair: Pair) -> None:
     host, port = pair.sim.run(listen(), pair.beta)
     assert host == "127.0.0.1"
     pair.sim.run(dial("127.0.0.1", port), pair.beta)
-    for asked in ("127.0.0.1", "beta"):
+    for host_name in ("127.0.0.1", "beta"):
         with pytest.raises(ConnectionRefusedError):
-            pair.sim.run(dial(asked, port), pair.alpha)
+            pair.sim.run(dial(host_name, port), pair.alpha)
 
 
 def test_wildcard_is_reached_at_every_address(pair: Pair) -> None:
@@ -428,8 +430,8 @@ def test_wildcard_is_reached_at_every_address(pair: Pair) -> None:
         await asyncio.get_running_loop().create_connection(End, host, 8000)
 
     pair.sim.run(listen(8000), pair.beta)
-    for asked in ("127.0.0.1", "localhost", "beta", "10.0.0.2"):
-        pair.sim.run(dial(asked), pair.beta)
+    for name in ("127.0.0.1", "localhost", "beta", "10.0.0.2"):
+        pair.sim.run(dial(name), pair.beta)
     pair.sim.run(dial("beta"), pair.alpha)
     with pytest.raises(OSError, match="in use"):
         pair.sim.run(listen(PORT), pair.beta)
@@ -439,12 +441,12 @@ def test_only_own_addresses_can_be_bound_and_every_host_has_one(pair: Pair) -> N
     async def listen() -> None:
         await asyncio.get_running_loop().create_server(End, "10.0.0.2", 0)
 
-    with pytest.raises(OSError) as told:
+    with pytest.raises(OSError) as failure:
         pair.sim.run(listen(), pair.alpha)
-    assert told.value.errno == errno.EADDRNOTAVAIL
+    assert failure.value.errno == errno.EADDRNOTAVAIL
 
     hosts = [pair.network.add_host(f"host-{number}") for number in range(600)]
-    assert len({it.address for it in hosts}) == 600
+    assert len({host.address for host in hosts}) == 600
     for host in hosts:
         socket.inet_aton(host.address)
 
@@ -455,7 +457,7 @@ def test_log_has_connections_and_faults(pair: Pair) -> None:
     pair.network.heal()
     pair.network.reset_connections("alpha", "beta")
     pair.sim.run_for(1.0)
-    told = str(pair.sim.log)
+    log = str(pair.sim.log)
     for text in (
         "alpha     connected   to beta at 10.0.0.2:7000",
         "network   partition   alpha to beta",
@@ -463,4 +465,4 @@ def test_log_has_connections_and_faults(pair: Pair) -> None:
         "network   reset       alpha and beta: 1 connections",
         "alpha     lost        the connection with 10.0.0.2:7000: Connection reset by peer",
     ):
-        assert text in told
+        assert text in log
