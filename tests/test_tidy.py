@@ -29,8 +29,12 @@ GENERIC_NAMES = {"base", "common", "helper", "helpers", "manager", "misc", "util
 PLAIN_SPOKEN = ("core", "wire", "net", "cluster", "cells", "durable", "flows", "testing")
 # Folders of tests, below this one, whose variables say what they hold.
 PLAIN_SPOKEN_TESTS = (
-    "simulation/wire",
+    "integration/cluster",
+    "simulation",
+    "support/cluster",
     "support/wire",
+    "unit/cluster",
+    "unit/testing",
 )
 # Variables that say nothing of what they hold.
 EMPTY_NAMES = {
