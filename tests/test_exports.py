@@ -30,6 +30,7 @@ PUBLIC = [
     "Service",
     "SyncClient",
     "SyncFlowContext",
+    "SyncTransaction",
     "TlsConfig",
     "Transaction",
     "UsageError",

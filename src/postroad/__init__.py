@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .core import Address, Limits, Outcome, PostroadError, RetryPolicy, errors
     from .core.errors import ConfigError, Reject, UsageError
     from .core.injection import INJECTED
-    from .durable import Message, Transaction
+    from .durable import Message, SyncTransaction, Transaction
     from .flows import FlowContext, SyncFlowContext, flow, responder
     from .net import (
         DatagramService,
@@ -49,6 +49,7 @@ __all__ = [
     "Service",
     "SyncClient",
     "SyncFlowContext",
+    "SyncTransaction",
     "TlsConfig",
     "Transaction",
     "UsageError",
@@ -69,7 +70,7 @@ _HOMES = {
     "core": ("Address", "Limits", "Outcome", "PostroadError", "RetryPolicy", "errors"),
     "core.errors": ("ConfigError", "Reject", "UsageError"),
     "core.injection": ("INJECTED",),
-    "durable": ("Message", "Transaction"),
+    "durable": ("Message", "SyncTransaction", "Transaction"),
     "flows": ("FlowContext", "SyncFlowContext", "flow", "responder"),
     "net": (
         *("DatagramService", "MessagingService", "MessagingStatistics", "ProtocolConfig"),

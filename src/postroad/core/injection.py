@@ -147,6 +147,14 @@ def fill(
     return by_position, by_name
 
 
+def is_async_function(function: Callable[..., Any]) -> bool:
+    """Whether a function, also one that is wrapped, returns a coroutine; it may be any callable."""
+    wrapped = inspect.unwrap(function)
+    return inspect.iscoroutinefunction(wrapped) or inspect.iscoroutinefunction(
+        getattr(wrapped, "__call__", None)  # noqa: B004
+    )
+
+
 def name_of(function: Callable[..., Any]) -> str:
     """What a function is called in messages."""
     name: str = getattr(function, "__qualname__", None) or repr(function)

@@ -24,6 +24,7 @@ from postroad.durable.store import (
     store_from_url,
 )
 from postroad.durable.stored_messages import StoredMessage
+from postroad.durable.sync_transaction import SyncTransaction
 from postroad.durable.topic_messaging import (
     HandlerRegistration,
     TopicHandler,
@@ -61,6 +62,7 @@ __all__ = [
     "StaticPeerDirectory",
     "Store",
     "StoredMessage",
+    "SyncTransaction",
     "TopicHandler",
     "TopicMessage",
     "TopicMessaging",

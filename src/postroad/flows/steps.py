@@ -12,8 +12,14 @@ from typing import Any, NewType, ParamSpec, Protocol, TypeVar, overload
 
 from postroad.core import RetryPolicy
 from postroad.core.errors import UsageError
-from postroad.core.injection import fill, find_injections, find_parameters, name_of
-from postroad.durable import Transaction
+from postroad.core.injection import (
+    fill,
+    find_injections,
+    find_parameters,
+    is_async_function,
+    name_of,
+)
+from postroad.durable import SyncTransaction, Transaction
 from postroad.flows.machine.commands import RunStep
 
 StepId = NewType("StepId", str)
@@ -39,13 +45,14 @@ class Source(enum.Enum):
     """What fills a parameter."""
 
     TRANSACTION = "Transaction"
+    SYNC_TRANSACTION = "SyncTransaction"
     CONNECTION = "StoreConnection"
     SQL_SESSION = "sqlalchemy.orm.Session"
     STEP_ID = "StepId"
 
 
-_NAMES = ("Transaction", "StoreConnection", "Connection", "Session", "StepId")
-_BLOCKING = (Source.CONNECTION, Source.SQL_SESSION)
+_NAMES = ("Transaction", "SyncTransaction", "StoreConnection", "Connection", "Session", "StepId")
+_BLOCKING = (Source.SYNC_TRANSACTION, Source.CONNECTION, Source.SQL_SESSION)
 # Parameters of these names were filled in, whatever their annotation.
 _FORMER = {
     "tx": Source.TRANSACTION,
@@ -58,6 +65,8 @@ _FORMER = {
 def _source_of(hint: Any) -> Source | None:
     if hint is Transaction:
         return Source.TRANSACTION
+    if hint is SyncTransaction:
+        return Source.SYNC_TRANSACTION
     if hint is StepId:
         return Source.STEP_ID
     if hint is StoreConnection or hint is sqlite3.Connection or _is("psycopg", "Connection", hint):
@@ -85,9 +94,7 @@ class StepSignature:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004
-        )
+        self.is_async = is_async_function(function)
         parameters = find_parameters(function)
         self._injections = find_injections(function, parameters, _source_of, _NAMES)
         self.sources = frozenset(injection.source for injection in self._injections)
@@ -107,11 +114,6 @@ class StepSignature:
 
     def _check(self) -> None:
         name = name_of(self._function)
-        if Source.TRANSACTION in self.sources and not self.is_async:
-            raise UsageError(
-                f"step {name} asks for a Transaction, so it must be an `async def`; a `def` can "
-                "ask for a StoreConnection instead"
-            )
         blocking = self.sources.intersection(_BLOCKING)
         if blocking and self.is_async:
             raise UsageError(

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from contextvars import copy_context
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
 
 from postroad.core.errors import ConfigError, MalformedPayloadError, Reject, UsageError
-from postroad.core.injection import Injection, fill, find_injections, find_parameters, name_of
-from postroad.durable import DurableHandler, Message, RetryPolicy, Transaction
+from postroad.core.injection import (
+    Injection,
+    fill,
+    find_injections,
+    find_parameters,
+    is_async_function,
+    name_of,
+)
+from postroad.durable import DurableHandler, Message, RetryPolicy, SyncTransaction, Transaction
+from postroad.durable.store.worker_threads import ThreadRunner
+from postroad.durable.sync_transaction import call_in_thread
 
 from .queue import Queue
 
 _MARK = "_postroad_consumers"
-F = TypeVar("F", bound=DurableHandler)
+_SOURCES = (Message, Transaction, SyncTransaction)
+_NAMES = ("Message", "Transaction", "SyncTransaction")
+SyncDurableHandler: TypeAlias = Callable[[Message, SyncTransaction], object]
+F = TypeVar("F", bound=DurableHandler | SyncDurableHandler)
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -79,7 +93,9 @@ def consumer(
     `Transaction` and the `Message`. A message that does not decode becomes a dead letter with the
     reason. With the name of a queue it gets the message and the transaction.
 
-    It runs as `Mail.consume` tells: the message is done with when the function returns.
+    An `async def` runs on the event loop. A `def`, which may block, runs in a thread, and its
+    transaction is a `SyncTransaction`. The message is done with when the function returns, as
+    `DurableQueues.consume` tells.
     """
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,20 +123,32 @@ def consumers_of(function: object) -> tuple[Consuming, ...]:
     return marks
 
 
+def run_in_threads(handler: DurableHandler, threads: ThreadRunner) -> DurableHandler:
+    """A plain function as a handler that does not block the event loop."""
+
+    async def handle(message: Message, tx: Transaction) -> None:
+        arguments = (message, SyncTransaction(tx))
+        result = await call_in_thread(threads, copy_context(), handler, arguments)
+        if inspect.isawaitable(result):
+            await result
+
+    return handle
+
+
 def _typed_handler(queue: Queue[Any], function: Callable[..., Any]) -> DurableHandler:
     """Decode what the function handles, and give it what its annotations ask for."""
     injections, takes_value = _read_parameters(queue, function)
     decode = queue.codec.decode
 
     @functools.wraps(function)
-    def handle(message: Message, tx: Transaction) -> Any:
+    def handle(message: Message, tx: Transaction | SyncTransaction) -> Any:
         values: tuple[Any, ...] = ()
         if takes_value:
             try:
                 values = (decode(message.body),)
             except MalformedPayloadError as error:
                 raise Reject(str(error)) from error
-        sources = {Message: message, Transaction: tx}
+        sources = {Message: message, Transaction: tx, SyncTransaction: tx}
         args, kwargs = fill(injections, sources, values, {})
         return function(*args, **kwargs)
 
@@ -138,9 +166,15 @@ def _read_parameters(
     name = name_of(function)
     parameters = find_parameters(function)
     try:
-        injections = find_injections(function, parameters, _source_of, ("Message", "Transaction"))
+        injections = find_injections(function, parameters, _source_of, _NAMES)
     except UsageError as error:
         raise ConfigError(str(error)) from None
+    sources = {injection.source for injection in injections}
+    if SyncTransaction in sources and is_async_function(function):
+        raise ConfigError(
+            f"{name} is an `async def`, so it cannot ask for a SyncTransaction: annotate the "
+            "parameter as Transaction"
+        )
     filled = {injection.name for injection in injections}
     others = [each for each in parameters if each.name not in filled and each.default is each.empty]
     for index, parameter in enumerate(others):
@@ -154,10 +188,10 @@ def _read_parameters(
                 f"parameter {parameter} of {name} cannot be filled: a consumer of {queue!r} takes "
                 "its value first, then what is annotated as Message or Transaction"
             )
-    if not others and Message not in {injection.source for injection in injections}:
+    if not others and Message not in sources:
         raise ConfigError(f"{name} takes neither a value nor a Message of {queue!r}")
     return injections, bool(others)
 
 
 def _source_of(hint: Any) -> Any:
-    return hint if hint is Message or hint is Transaction else None
+    return next((source for source in _SOURCES if hint is source), None)

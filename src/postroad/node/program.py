@@ -10,8 +10,11 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from postroad.core.injection import is_async_function
+from postroad.durable.store.worker_threads import ThreadRunner
+
 from .app import App
-from .consuming import Consuming
+from .consuming import Consuming, run_in_threads
 from .durable_events import DurableEvents
 from .settings import Layer
 
@@ -40,6 +43,7 @@ class Program:
         self._events = events
         self._stack = stack
         self._consumed: list[str] = []
+        self._threads: list[ThreadRunner] = []
 
     async def open(self) -> None:
         """Run everything, and let others in."""
@@ -89,9 +93,15 @@ class Program:
             await asyncio.gather(*map(domain.remove_cell, names))
 
     async def _consume(self, it: Consuming) -> None:
+        handler = it.handler
+        if not is_async_function(handler):
+            name = f"postroad consumer {it.queue}"
+            threads = self._node.queues.store.thread_factory(name, it.concurrency)
+            self._threads.append(threads)
+            handler = run_in_threads(handler, threads)
         await self._node.queues.consume(
             it.queue,
-            it.handler,
+            handler,
             concurrency=it.concurrency,
             ordered_by_key=it.ordered_by_key,
             retry=it.retry,
@@ -105,3 +115,6 @@ class Program:
         if self._events is not None:
             ends.append(self._events.stop(grace_s))
         await asyncio.gather(*ends)
+        threads, self._threads = self._threads, []
+        for thread in threads:
+            thread.stop()

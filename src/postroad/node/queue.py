@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Generic, TypeVar, overload
+from collections.abc import Coroutine, Generator, Mapping
+from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from postroad.core.codec import Codec, type_name
-from postroad.durable import Transaction
+from postroad.core.errors import UsageError
+from postroad.durable import SyncTransaction, Transaction
 from postroad.durable.names import validate_queue_name
+from postroad.durable.sync_transaction import current_thread_call
 
 from .current import current_node
 
@@ -41,7 +43,22 @@ class Queue(Generic[T]):
         self.codec = Codec(kind)
         self.to = to
 
-    async def send(
+    @overload
+    def send(
+        self,
+        value: T,
+        *,
+        to: str | None = None,
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        headers: Mapping[str, str] | None = None,
+        tx: SyncTransaction,
+    ) -> int: ...
+    @overload
+    def send(
         self,
         value: T,
         *,
@@ -53,8 +70,23 @@ class Queue(Generic[T]):
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
         tx: Transaction | None = None,
-    ) -> int:
+    ) -> Coroutine[Any, Any, int]: ...
+    def send(
+        self,
+        value: T,
+        *,
+        to: str | None = None,
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        headers: Mapping[str, str] | None = None,
+        tx: Transaction | SyncTransaction | None = None,
+    ) -> Coroutine[Any, Any, int] | int:
         """Send a value and return the message's id once it cannot be lost any more.
+
+        In a plain `def` that a node runs it waits by itself, without `await`.
 
         Args:
             value: what the consumer gets.
@@ -65,24 +97,63 @@ class Queue(Generic[T]):
             ttl: seconds after which it is a dead letter instead of being handled.
             priority: higher ones are handled first, also within a key.
             headers: what travels beside the value.
-            tx: send only if this transaction commits, and with it.
+            tx: send only if this transaction commits, and with it; awaiting that adds nothing.
 
         Raises:
             UsageError: the value is not of the queue's type, or no node runs this code.
         """
-        node = current_node()
-        return await node.queues.send(
+        queues = current_node().queues
+        body = self.codec.encode(value)
+        if tx is None:
+            sending = queues.send(
+                self.name,
+                body,
+                to=self.to if to is None else to,
+                key=key,
+                idempotency_key=idempotency_key,
+                delay=delay,
+                ttl=ttl,
+                priority=priority,
+                headers=headers,
+            )
+            call = current_thread_call()
+            return sending if call is None else call.wait_for(sending)
+        if not isinstance(tx, Transaction | SyncTransaction):
+            raise UsageError(
+                f"tx={tx!r} is no transaction: pass the one that the consumer or step was given, "
+                "or that of `async with node.queues.transaction() as tx`"
+            )
+        id = tx.send(
             self.name,
-            self.codec.encode(value),
-            to=to or self.to or node.name,
+            body,
+            to=self.to if to is None else to,
             key=key,
             idempotency_key=idempotency_key,
             delay=delay,
             ttl=ttl,
             priority=priority,
             headers=headers,
-            tx=tx,
         )
+        return id if isinstance(tx, SyncTransaction) else _Sent(id)
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r}, {type_name(self.codec.kind)})"
+
+
+class _Sent(Coroutine[Any, Any, int]):
+    """The id of a message that is in a transaction already, whether this is awaited or not."""
+
+    __slots__ = ("_id",)
+
+    def __init__(self, id: int) -> None:
+        self._id = id
+
+    def __await__(self) -> Generator[Any, Any, int]:
+        return self._id
+        yield
+
+    def send(self, value: None, /) -> NoReturn:
+        raise StopIteration(self._id)
+
+    def throw(self, error: Any, /, *_: Any) -> NoReturn:
+        raise error

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from postroad.core.errors import PostroadError
-from postroad.durable import Transaction
+from postroad.durable import SyncTransaction
 from postroad.flows import (
     INJECTED,
     FlowContext,
@@ -435,7 +435,7 @@ async def test_now_random_and_uuid_are_the_same_when_code_is_run_again(nodes: Fl
 
 
 async def test_a_step_nobody_can_run_is_explained(nodes: FlowNodes) -> None:
-    def confused(tx: Transaction = INJECTED) -> None:
+    async def confused(tx: SyncTransaction = INJECTED) -> None:
         raise AssertionError(tx)
 
     async def confused_too(connection: StoreConnection = INJECTED) -> None:
@@ -452,5 +452,5 @@ async def test_a_step_nobody_can_run_is_explained(nodes: FlowNodes) -> None:
         return seen
 
     first, second = await nodes.run(run_them)
-    assert "asks for a Transaction, so it must be an `async def`" in first
+    assert "asks for a SyncTransaction, so it must be a `def`" in first
     assert "asks for a StoreConnection, so it must be a `def`" in second

@@ -21,7 +21,7 @@ Errors: TypeAlias = dict[str, dict[int, str]]
 HEAD = """\
 import msgspec
 
-from postroad import INJECTED, Message, Queue, Transaction, consumer, flow
+from postroad import INJECTED, Message, Queue, SyncTransaction, Transaction, consumer, flow
 from postroad.flows import FlowContext, FlowSession, RetryPolicy, StepId, StoreConnection, responder
 from postroad.flows import SyncFlowContext, SyncFlowSession
 
@@ -166,6 +166,18 @@ async def bill(order: Order, tx: Transaction) -> None:
 @consumer(orders)
 def file(message: Message) -> None:
     print(message.id)
+
+
+@consumer(orders)
+def book(order: Order, tx: SyncTransaction) -> None:
+    rows: int = len(tx.execute("SELECT 1"))
+    number: int = orders.send(order, tx=tx)
+    print(rows, number)
+
+
+@consumer("names")
+def take(message: Message, tx: SyncTransaction) -> None:
+    tx.send("names", message.body)
 
 
 async def send() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import random
 from collections.abc import Callable, Sequence
@@ -11,16 +10,19 @@ from contextvars import Context, copy_context
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroad.core.errors import TransactionAbortedError, UsageError
-from postroad.durable import Transaction
+from postroad.durable import SyncTransaction, Transaction
 from postroad.durable.store import Store
 from postroad.durable.store.backends.backend import DatabaseRow
 from postroad.durable.store.savepoints import SavepointTransaction
+from postroad.durable.sync_transaction import call_in_thread
 from postroad.flows.machine.commands import RunStep
 from postroad.flows.machine.history import Position
 from postroad.flows.steps import Source, StepId, step_signature
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_TRANSACTIONS = (Source.TRANSACTION, Source.SYNC_TRANSACTION)
 
 
 class StepTransaction(Transaction, eq=False, kw_only=True):
@@ -79,8 +81,9 @@ class StepFunctions:
         if signature.is_async:
             call = step.function(*args, **kwargs)
         else:
-            run = functools.partial(copy_context().run, step.function, *args, **kwargs)
-            call = await_step_result(self._threads.run(run))
+            call = await_step_result(
+                call_in_thread(self._threads, copy_context(), step.function, args, kwargs)
+            )
         if step.timeout_s is None:
             return await call
         async with asyncio.timeout(step.timeout_s):
@@ -88,22 +91,29 @@ class StepFunctions:
 
     def call_in_thread(self, step: RunStep, context: Context) -> asyncio.Future[Any]:
         """Have a plain function called in a thread."""
-        call = functools.partial(context.run, step.function, *step.args, **step.kwargs)
-        return self._threads.run(call)
+        return call_in_thread(self._threads, context, step.function, step.args, step.kwargs)
 
     async def run_in_transaction(self, step: RunStep, step_id: str, tx: Transaction) -> Any:
         """Run a function that works on the store."""
         signature = step_signature(step.function)
         context = copy_context()
 
-        def call(source: Source, value: Any) -> Any:
+        def bind(source: Source, value: Any) -> tuple[Sequence[Any], dict[str, Any]]:
             values = {source: value, Source.STEP_ID: StepId(step_id)}
-            args, kwargs = signature.bind(step.args, step.kwargs, values)
+            return signature.bind(step.args, step.kwargs, values)
+
+        def call(source: Source, value: Any) -> Any:
+            args, kwargs = bind(source, value)
             return context.run(step.function, *args, **kwargs)
 
         async with asyncio.timeout(step.timeout_s):
-            if Source.TRANSACTION in signature.sources:
-                return await call(Source.TRANSACTION, tx)
+            for source in signature.sources.intersection(_TRANSACTIONS):
+                if signature.is_async:
+                    return await call(source, tx)
+                arguments = bind(source, SyncTransaction(tx))
+                return await await_step_result(
+                    call_in_thread(self._threads, context, step.function, *arguments)
+                )
             if Source.CONNECTION in signature.sources:
                 return await tx.run_sync(lambda connection: call(Source.CONNECTION, connection))
             return await tx.run_in_session(lambda session: call(Source.SQL_SESSION, session))
