@@ -343,8 +343,8 @@ class TestProblems:
         clock.set("12:02:10")
         await until_looked_at(clock)
         (view,) = await node.flows.schedules()
-        assert view.problem == "no flow 'tick' is known at this node any more"
-        with pytest.raises(UsageError, match="schedule 'tick': no flow 'tick' is known"):
+        assert view.problem == "this node has no flow called 'tick'"
+        with pytest.raises(UsageError, match="this node has no flow called 'tick'"):
             await node.flows.run_schedule_now("tick")
         await node.flows.schedule("other", EVERY_MINUTE, other)
         clock.set("12:03:00")

@@ -345,7 +345,7 @@ async def test_a_flow_that_comes_no_further_is_not_taken_up_for_ever(nodes: Flow
         await eventually(has_begun, f"the function ran after {restarts} crashes")
         await crash_and_start()
     parked = await alpha.until(handle.id, FlowStatus.PARKED)
-    assert f"the process ended {ran} times while this flow came no further" in str(parked.error)
+    assert f"the process died {ran} times while this flow made no progress" in str(parked.error)
     await crash_and_start()
     assert (await alpha.flows.show(handle.id)).status is FlowStatus.PARKED
     assert len(begun) == ran
@@ -407,7 +407,7 @@ async def test_quick_kills_park_no_innocent_flow(nodes: FlowNodes) -> None:
         assert FlowStatus.PARKED not in await alpha.flows.counts()
     shown = await alpha.flows.show(handles[0].id)
     assert shown.status is FlowStatus.RETRYING
-    assert "it is tried again apart from others" in str(shown.error)
+    assert "it is retried apart from others" in str(shown.error)
     is_free.set()
     assert [await alpha.result(it.id) for it in handles] == ["patient"] * 20
 

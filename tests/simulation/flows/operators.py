@@ -20,9 +20,9 @@ logger = logging.getLogger("tests.simulation.flows")
 
 _LOOK_INTERVAL_S = 0.5
 EXCUSES = (
-    "FlowParkedError: the process ended",
+    "FlowParkedError: the process died",
     "SerializationError: what step 'scribble' returned cannot be written down",
-    "is known at this node any more",
+    "this node has no flow called",
 )
 """Why a flow may wait for an operator, if nothing is wrong with it."""
 # Those of them that are gone when the flow is tried again.

@@ -1,106 +1,116 @@
-"""Start of flows that waited for a concurrency slot or for their code."""
+"""Decides when flows start: concurrency slots, flows without code, and trials after crashes."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows.definition import FlowDefinition
 from postroad.flows.engine import tables
-from postroad.flows.engine.background import LOADING_MAX, read_with_retry
+from postroad.flows.engine.background import LOADING_MAX, now_ms, read_with_retry
 from postroad.flows.engine.loaded_flow import LoadedFlow
 from postroad.flows.machine.events import (
     FlowEvent,
     FlowKillRequested,
     FlowReleased,
     FlowRetryRequested,
+    FlowTrialPassed,
 )
-from postroad.flows.machine.failure_policy import is_convicted
-from postroad.flows.machine.state import FlowState
+from postroad.flows.machine.failure_policy import (
+    Trial,
+    count_crash,
+    defer_to_trial,
+    is_convicted,
+    needs_trial,
+    park_convicted,
+    plan_trials,
+)
+from postroad.flows.machine.state import FlowState, format_flow_id
 from postroad.flows.machine.state_machine import FlowStateMachine
 from postroad.flows.machine.status import FlowStatus
 
 if TYPE_CHECKING:
     from postroad.flows.engine.engine import FlowEngine
 
+logger = logging.getLogger("postroad.flows")
+
 ACTIVE_STATUSES = frozenset({FlowStatus.RUNNING, FlowStatus.RETRYING})
-"""Those that take up room."""
+"""Statuses in which a flow occupies a concurrency slot."""
 
 _UNLIMITED = 10_000
+_PAGE_SIZE = 1_000
 
 
 class ConcurrencySlots:
-    """Counts the flows that run, and those that are about to."""
+    """Counts the active flows by name, with those that are about to start."""
 
     def __init__(self) -> None:
-        self._running: Counter[str] = Counter()
-        # Flows that are about to run, and of which kind they are.
+        self._active: Counter[str] = Counter()
+        # Flows that are about to start, and their names.
         self._reserved: dict[int, str] = {}
 
     def add(self, name: str, number: int = 1) -> None:
-        """So many more run, or fewer."""
-        self._running[name] += number
-        if not self._running[name]:
-            del self._running[name]
+        """Count more flows of a name, or fewer if `number` is negative."""
+        self._active[name] += number
+        if not self._active[name]:
+            del self._active[name]
 
     def reserve(self, name: str, id: int) -> None:
-        """Count a flow already that is about to run."""
+        """Count a flow that is about to start."""
         if id not in self._reserved:
             self._reserved[id] = name
             self.add(name)
 
     def release(self, id: int) -> str | None:
-        """A flow that was about to run is counted by itself now, or does not; which kind it is."""
+        """Drop the reservation of a flow and return its name; None if it had none."""
         if (name := self._reserved.pop(id, None)) is not None:
             self.add(name, -1)
         return name
 
     def free(self, definition: FlowDefinition[Any, Any]) -> int:
-        """How many more of a kind may run, at least."""
+        """Return how many more flows of a definition may start."""
         limit = definition.concurrency
-        return _UNLIMITED if limit is None else max(limit - self._running[definition.name], 0)
+        return _UNLIMITED if limit is None else max(limit - self._active[definition.name], 0)
 
     def count(self, name: str) -> int:
-        """How many of a kind run."""
-        return self._running[name]
+        """Return the number of active flows of a name."""
+        return self._active[name]
 
     @property
     def total(self) -> int:
-        """How many run."""
-        return self._running.total()
-
-
-logger = logging.getLogger("postroad.flows")
-
-_PAGE_SIZE = 1_000
+        """The number of active flows."""
+        return self._active.total()
 
 
 class AdmissionController:
-    """Counts the flows that run, and begins others as there is room.
+    """Starts queued and held flows as there are slots and code for them.
 
     Attributes:
-        slots: how many run.
-        is_draining: whether nothing new is begun.
+        slots: counts the active flows.
+        is_draining: whether no new flows start.
     """
 
     def __init__(self, engine: FlowEngine) -> None:
         self._engine = engine
         self.slots = ConcurrencySlots()
         self.is_draining = False
-        # Those that could begin or go on if there were room, by name; others are in the store.
+        # Events of flows that wait for a slot in memory, by name and id; other flows that wait are
+        # QUEUED in the store.
         self._waiting: dict[str, dict[int, FlowEvent]] = {}
 
     async def open(self) -> None:
-        """Count those that run already, and report those that nobody can read."""
+        """Count the active flows of the store, and report flows that cannot be read."""
         for (name, status), number in (
             await self._engine.store.read(tables.count_by_name_and_status)
         ).items():
             if status is FlowStatus.UNREADABLE:
                 logger.error(
-                    "%d flows of %s have a status that this version of Postroad does not know: "
-                    "they are left alone; see `postroad flow ls --status unreadable`",
+                    "%d flows of %s have a status that this version of Postroad does not know; "
+                    "they are left unchanged: see `postroad flow ls --status unreadable`",
                     number, name,
                 )  # fmt: skip
             if status not in ACTIVE_STATUSES:
@@ -120,7 +130,7 @@ class AdmissionController:
     async def _for_each(
         self, status: FlowStatus, name: str | None, act: Callable[[FlowState], None]
     ) -> None:
-        """Do something with all flows of a status, the oldest first, however many there are."""
+        """Call a function for all flows of a status, the oldest first, page by page."""
         engine, after = self._engine, 0
         while True:
             states = await engine.store.read(tables.list_by_status, status, name, _PAGE_SIZE, after)
@@ -132,7 +142,10 @@ class AdmissionController:
             after = states[-1].id
 
     async def retry_parked(self) -> None:
-        """Take up those that no timer and no message wakes: there may be code for them now."""
+        """Retry parked flows at a start, except those that killed the process; start held ones.
+
+        Neither a timer nor a message wakes them, and there may be new code for them.
+        """
 
         def retry(state: FlowState) -> None:
             if not is_convicted(state):
@@ -142,27 +155,27 @@ class AdmissionController:
         await self.start_held()
 
     async def start_held(self) -> None:
-        """Begin what was held back, where there is code and room for it."""
+        """Start held and queued flows for which there is code and a slot."""
         if self.is_draining:
             return
 
-        def begin(state: FlowState) -> None:
+        def start(state: FlowState) -> None:
             self._start(state, FlowReleased())
 
-        await self._for_each(FlowStatus.HELD, None, begin)
+        await self._for_each(FlowStatus.HELD, None, start)
         for definition in self._engine.registry:
             if definition.concurrency is not None:
                 await self._start_waiting(definition)
             else:
-                # They may have been queued by code that had a limit.
-                await self._for_each(FlowStatus.QUEUED, definition.name, begin)
+                # Earlier code of this flow may have had a limit.
+                await self._for_each(FlowStatus.QUEUED, definition.name, start)
         for name, status in await self._engine.store.read(tables.count_by_name_and_status):
             if status is FlowStatus.QUEUED and self._engine.registry.find(name) is None:
-                # Responders are known by whom they respond to: this one has another name now.
-                await self._for_each(status, name, begin)
+                # A responder is found by its initiator, so its own name may have changed.
+                await self._for_each(status, name, start)
 
     def _start(self, state: FlowState, event: FlowReleased | FlowRetryRequested) -> None:
-        """Begin a flow or go on with it, now or when there is room."""
+        """Dispatch the event that starts or resumes a flow, now or when there is a slot."""
         definition = self._engine.machines.definition_of(state)
         if definition is None or self._reject_incompatible(state, definition):
             return
@@ -174,51 +187,47 @@ class AdmissionController:
         self._engine.dispatch(state.id, event)
 
     def _reject_incompatible(self, state: FlowState, definition: FlowDefinition[Any, Any]) -> bool:
-        """Reject a session that was kept until there was code, if the code is not for it."""
+        """Reject a held session that the code found for it does not support."""
         origin = state.initiated_by
         if origin is None or state.status not in (FlowStatus.HELD, FlowStatus.QUEUED):
             return False
-        refusal = definition.rejection_reason(origin.flow, origin.version)
-        if refusal is None:
+        reason = definition.rejection_reason(origin.flow, origin.version)
+        if reason is None:
             return False
-        self._engine.dispatch(state.id, FlowKillRequested(refusal))
+        self._engine.dispatch(state.id, FlowKillRequested(reason))
         return True
 
     def update_running(self, loaded: LoadedFlow, machine: FlowStateMachine) -> None:
-        """Note whether a flow runs now."""
-        name = machine.state.name
-        self.slots.release(loaded.id)
+        """Count a flow according to its status in memory."""
         is_active = machine.state.status in ACTIVE_STATUSES
-        if is_active != loaded.is_counted:
-            loaded.is_counted = is_active
-            self.slots.add(name, 1 if is_active else -1)
-            if not is_active:
-                self.start_waiting(name)
+        self._set_counted(loaded, machine.state.name, is_counted=is_active)
 
     def restore_running(self, loaded: LoadedFlow, machine: FlowStateMachine) -> None:
-        """What was not committed has not happened: count a flow as it is in the store."""
+        """Count a flow as in the store again, after its commit failed."""
+        self._set_counted(loaded, machine.state.name, is_counted=loaded.was_counted)
+
+    def _set_counted(self, loaded: LoadedFlow, name: str, *, is_counted: bool) -> None:
         self.slots.release(loaded.id)
-        was_counted = loaded.was_counted
-        if was_counted != loaded.is_counted:
-            loaded.is_counted = was_counted
-            self.slots.add(machine.state.name, 1 if was_counted else -1)
-            if not was_counted:
-                self.start_waiting(machine.state.name)
+        if is_counted != loaded.is_counted:
+            loaded.is_counted = is_counted
+            self.slots.add(name, 1 if is_counted else -1)
+            if not is_counted:
+                self.start_waiting(name)
 
     def start_if_possible(self, state: FlowState) -> None:
-        """Begin a flow that need not wait: what should have begun it may have been lost."""
+        """Start a loaded flow that need not wait: the event that should have may have been lost."""
         if state.status is FlowStatus.QUEUED:
             self.start_waiting(state.name)
         elif state.status is FlowStatus.HELD and not self.is_draining:
             self._start(state, FlowReleased())
 
     def release_slot(self, id: int) -> None:
-        """A flow does not begin after all, so another one may."""
+        """Release the reservation of a flow that does not start, for another one."""
         if (name := self.slots.release(id)) is not None:
             self.start_waiting(name)
 
     def start_waiting(self, name: str) -> None:
-        """There may be room for another flow of that name."""
+        """Start flows of a name in the background if there are slots for them."""
         definition = self._engine.registry.find(name)
         if definition is not None and definition.concurrency is not None:
             self._engine.background.spawn(
@@ -226,7 +235,6 @@ class AdmissionController:
             )
 
     async def _start_waiting(self, definition: FlowDefinition[Any, Any]) -> None:
-        """Begin those that wait, as many as there is room for."""
         name = definition.name
         if self.is_draining:
             return
@@ -238,11 +246,77 @@ class AdmissionController:
         free = self.slots.free(definition)
         if not free:
             return
-        store = self._engine.store
-        # Nobody else would look for them if this were given up.
+        # Retried: if this read were dropped, the flows would wait until the next one ends.
         for state in await read_with_retry(
-            store, tables.list_by_status, FlowStatus.QUEUED, name, free
+            self._engine.store, tables.list_by_status, FlowStatus.QUEUED, name, free
         ):
             if not self._reject_incompatible(state, definition) and self.slots.free(definition):
                 self.slots.reserve(name, state.id)
                 self._engine.dispatch(state.id, FlowReleased())
+
+
+class CrashTrials:
+    """Retries flows apart from others that may have killed the process: see `failure_policy`."""
+
+    def __init__(self, engine: FlowEngine) -> None:
+        self._engine = engine
+        self._planned: list[Trial] = []
+        self._convicted: list[FlowState] = []
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def prepare(self, ledger: StoreTables) -> None:
+        """Count a crash, and plan trials, in the first commit of a start."""
+        config, database = self._engine.config, ledger.database
+        was_killed = tables.mark_running(database)
+        active, waiting = tables.read_suspicious(database)
+        changed = {state.id: state for state in active} if was_killed else {}
+        if was_killed:
+            count_crash(active)
+        self._convicted = [state for state in active if is_convicted(state)]
+        for state in self._convicted:
+            park_convicted(state, ledger.now_ms)
+        suspects = [
+            state for state in [*active, *waiting] if needs_trial(state, config.recoveries_max)
+        ]
+        trial_ms = max(round(config.trial_s * 1000), 1)
+        self._planned = plan_trials(suspects, ledger.now_ms, trial_ms)
+        for trial in self._planned:
+            for state in trial.states:
+                defer_to_trial(state, trial.starts_ms, ledger.now_ms)
+        changed |= {state.id: state for state in suspects}
+        for state in changed.values():
+            tables.update_state(database, tables.state_row(state), with_arguments=False)
+
+    def start(self) -> None:
+        """Log what was decided, and clear each group of flows when its trial is over."""
+        for state in self._convicted:
+            assert state.failure is not None
+            id = format_flow_id(state.id)
+            logger.error(
+                "flow %s of %s is parked: %s. `postroad flow retry %s` retries it once",
+                id, state.name, state.failure.detail, id,
+            )  # fmt: skip
+        if self._planned:
+            logger.warning(
+                "%d flows were running whenever the process was killed, and made no progress: they "
+                "are retried a few at a time, the last of them in %.1f s",
+                sum(len(trial.states) for trial in self._planned),
+                (self._planned[-1].starts_ms - now_ms()) / 1000,
+            )  # fmt: skip
+        loop = asyncio.get_running_loop()
+        for trial in self._planned:
+            delay_s = max(trial.ends_ms - now_ms(), 0) / 1000
+            self._timers.append(loop.call_later(delay_s, self._on_trial_end, trial))
+
+    def close(self) -> None:
+        """Cancel the timers: flows on trial stay suspects."""
+        for timer in self._timers:
+            timer.cancel()
+
+    def _on_trial_end(self, trial: Trial) -> None:
+        self._engine.background.spawn(self._clear(trial), "postroad flow trials")
+
+    async def _clear(self, trial: Trial) -> None:
+        for state in trial.states:
+            await self._engine.background.wait_for_capacity(LOADING_MAX)
+            self._engine.dispatch(state.id, FlowTrialPassed())

@@ -31,21 +31,19 @@ from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows.config import FlowsConfig
 from postroad.flows.definition import FlowRegistry
 from postroad.flows.engine import tables
-from postroad.flows.engine.admission import ACTIVE_STATUSES, AdmissionController
+from postroad.flows.engine.admission import ACTIVE_STATUSES, AdmissionController, CrashTrials
 from postroad.flows.engine.background import LOADING_MAX, BackgroundTasks, WakeupTimer, now_ms
-from postroad.flows.engine.crash_trials import CrashTrials
 from postroad.flows.engine.loaded_flow import (
+    FlowLoader,
     LoadedFlow,
-    MachineFactory,
     QueuedEvent,
     consume_exception,
     fail_future,
     resolve_future,
 )
-from postroad.flows.engine.loading import FlowLoader
+from postroad.flows.engine.machine_factory import MachineFactory, run_sandboxed
 from postroad.flows.engine.mutations import CommitRejections, FlowMutation, FlowMutationBuilder
 from postroad.flows.engine.result_waiters import ResultWaiters, log_parked
-from postroad.flows.engine.sandbox import run_sandboxed
 from postroad.flows.engine.step_executor import StepExecutor
 from postroad.flows.engine.step_functions import StepTransaction
 from postroad.flows.machine.events import (

@@ -1,58 +1,67 @@
-"""A flow in memory, and the factory of its state machine."""
+"""Flows in memory, and how they are loaded from the store."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
+from postroad.core import fault_points as faults
+from postroad.core.errors import UsageError
+from postroad.flows.engine import tables
+from postroad.flows.engine.background import now_ms, read_with_retry
 from postroad.flows.engine.mutations import FlowCommitSequence
+from postroad.flows.errors import NondeterminismError
 from postroad.flows.machine.commands import FlowCommand
-from postroad.flows.machine.events import FlowEvent
+from postroad.flows.machine.events import (
+    FlowEvent,
+    FlowKillRequested,
+    FlowLoaded,
+    FlowPauseRequested,
+    SessionMessagesReceived,
+    SignalReceived,
+)
+from postroad.flows.machine.state import format_flow_id
+from postroad.flows.machine.state_machine import FlowStateMachine
 from postroad.flows.machine.status import FlowStatus
 
 if TYPE_CHECKING:
     from postroad.durable.store import Store
     from postroad.flows.context import FlowContext
+    from postroad.flows.engine.engine import FlowEngine
     from postroad.flows.engine.mutations import FlowMutation
     from postroad.flows.engine.step_functions import StepTransaction
-    from postroad.flows.machine.state_machine import FlowStateMachine
 
+logger = logging.getLogger("postroad.flows")
 
-import random
-from typing import Any
-
-from postroad.flows.config import FlowsConfig
-from postroad.flows.context import FlowContext, FlowSession
-from postroad.flows.definition import FlowDefinition, FlowRegistry
-from postroad.flows.errors import NondeterminismError
-from postroad.flows.machine.coroutine import FlowCoroutine
-from postroad.flows.machine.lifecycle import FlowLimits
-from postroad.flows.machine.state import FlowState
-from postroad.flows.machine.state_machine import FlowStateMachine
+LOADED = faults.declare_fault_point("flows.loaded")
 
 _POLL_INTERVAL_S = 0.001
+# Events that need no code. They are handled before the code runs, which may leave no room for them
+# afterwards.
+_BEFORE_CODE = (FlowKillRequested, FlowPauseRequested, SignalReceived)
 
 QueuedEvent = tuple[FlowEvent, asyncio.Future[None] | None]
-"""An event, with whoever wants to know when what follows from it is durable."""
+"""An event, and the future that is resolved when what follows from it is durable."""
 
 
 class LoadedFlow:
-    """What a node has of a flow besides what is in the store.
+    """A flow in memory.
 
     Attributes:
-        machine: None while it is read.
-        flow: what its code works with.
-        lane: broken when something could not be committed.
-        pending: commits that are under way.
-        newest: the last of them.
-        wishes: events that wait until it was read.
-        pins: how many need it to stay in memory.
-        timer: for the time it must be looked at.
-        step_txs: those of steps.
-        held: commits that wait for one of them, which would come before them otherwise.
-        is_counted: whether it is one of those that may run at the same time.
-        was_counted: the same of what is in the store.
+        machine: its state machine; None until it has been read.
+        ctx: the context of its code; None until the code has started.
+        sequence: its commits; broken after one of them has failed.
+        pending: number of commits in progress.
+        last_mutation: the last of them.
+        queued_events: events that wait until the flow has been read.
+        pins: number of users that need it to stay in memory.
+        timer: for its next deadline.
+        step_transactions: open transactions of its steps.
+        held_mutations: mutations that wait until such a transaction has been committed.
+        is_counted: whether it occupies a concurrency slot.
+        was_counted: whether it does so as it is in the store.
     """
 
     __slots__ = (
@@ -75,7 +84,7 @@ class LoadedFlow:
     def __init__(self, id: int) -> None:
         self.id = id
         self.machine: FlowStateMachine | None = None
-        # Resolved when it was read, or could not be.
+        # Resolved when it has been read, or could not be.
         self.read_done: asyncio.Future[None] | None = None
         self.ctx: FlowContext | None = None
         self.sequence = FlowCommitSequence()
@@ -91,77 +100,68 @@ class LoadedFlow:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it may leave the memory."""
+        """Whether it can be unloaded."""
         is_busy = self.pending or self.queued_events or self.pins
         return not is_busy and self.machine is not None and not self.machine.has_deferred
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it was read, and nothing of it is lost or put away."""
+        """Whether it has been read, and can handle events."""
         machine = self.machine
         return machine is not None and not machine.is_unloaded and not self.sequence.is_broken
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was read, and does not run; all of that is durable."""
+        """Whether it durably has a status in which it does not run."""
         machine = self.machine
         is_durable = not self.pending and not self.sequence.is_broken
         return is_durable and machine is not None and machine.state.status is not FlowStatus.RUNNING
 
     def take_queued_events(self) -> list[QueuedEvent]:
-        """The events that wait, in order."""
+        """Remove and return the queued events, in order."""
         queued = list(self.queued_events)
         self.queued_events.clear()
         return queued
 
     def take_held_mutations(self) -> list[FlowMutation]:
-        """The commits that were held, in order."""
+        """Remove and return the held mutations, in order."""
         held, self.held_mutations = self.held_mutations, []
         return held
 
     def submit_held(self, store: Store) -> None:
-        """Submit what was held, unless the transaction of a step comes before it."""
-        if self.step_transactions and any(
-            tx.is_started and not tx.is_lost for tx in self.step_transactions
-        ):
+        """Submit the held mutations, unless the transaction of a step comes before them."""
+        if any(tx.is_started and not tx.is_lost for tx in self.step_transactions):
             return
         for mutation in self.take_held_mutations():
             store.submit(mutation)
 
     def still_awaited(self, commands: list[FlowCommand]) -> list[FlowCommand]:
-        """Those of them that the code waits for now."""
+        """Return those of the commands that the code waits for now."""
         machine = self.machine
-        return (
-            [] if machine is None else [command for command in commands if machine.awaits(command)]
-        )
-
-    async def wait_loaded(self) -> None:
-        """Wait until it was read, or will not be."""
-        if self.machine is None:
-            if self.read_done is None:
-                self.read_done = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self.read_done)
+        return [command for command in commands if machine is not None and machine.awaits(command)]
 
     async def pin(self) -> None:
-        """Stay in memory, and wait until it was read, or will not be read."""
+        """Stay in memory; returns when it has been read, or could not be."""
         self.pins += 1
         try:
-            await self.wait_loaded()
+            if self.machine is None:
+                if self.read_done is None:
+                    self.read_done = asyncio.get_running_loop().create_future()
+                await asyncio.shield(self.read_done)
         except asyncio.CancelledError:
             self.pins -= 1
             raise
 
     async def is_durable(self) -> bool:
-        """Wait for what it did so far to be durable; whether it is, or was undone."""
+        """Wait for the commits in progress; return False if one of them has failed."""
         newest = self.last_mutation
-        while newest is not None and not newest.is_finished:  # noqa: ASYNC110  # It is a moment.
+        while newest is not None and not newest.is_finished:  # noqa: ASYNC110  # A moment.
             await asyncio.sleep(_POLL_INTERVAL_S)
         return not self.sequence.is_broken
 
     def on_loaded(self) -> None:
-        """It was read, or will not be."""
-        if self.read_done is not None and not self.read_done.done():
-            self.read_done.set_result(None)
+        """Wake those who wait in `pin`."""
+        resolve_future(self.read_done)
 
     def cancel_timer(self) -> None:
         if self.timer is not None:
@@ -169,85 +169,124 @@ class LoadedFlow:
             self.timer = None
 
     def __repr__(self) -> str:
-        what = "being read" if self.machine is None else self.machine.state.status
-        return f"<Resident {self.id:x} {what}, {self.pending} commits under way>"
+        status = "loading" if self.machine is None else self.machine.state.status
+        return f"<LoadedFlow {self.id:x} {status}, {self.pending} commits pending>"
 
 
 def consume_exception(done: asyncio.Future[None]) -> None:
-    """Look at what came of something, which whoever asked may have given up to wait for."""
+    """Mark the exception of a future as retrieved: its caller may not wait for it any more."""
     if not done.cancelled():
         done.exception()
 
 
 def resolve_future(done: asyncio.Future[None] | None) -> None:
-    """Tell whoever waits, if somebody does, that it is durable."""
+    """Resolve a future, unless there is none or it is done."""
     if done is not None and not done.done():
         done.set_result(None)
 
 
 def fail_future(done: asyncio.Future[None] | None, error: Exception) -> None:
-    """Tell whoever waits, if somebody does, that it was not done."""
+    """Fail a future, unless there is none or it is done."""
     if done is not None and not done.done():
         done.set_exception(error)
 
 
-class MachineFactory:
-    """Makes machines.
+class FlowLoader:
+    """Loads flows from the store: a state machine for each, and the events that waited for it."""
 
-    Args:
-        registry: the code a node has.
-        config: sizes and times.
-        payload_max: size of the largest thing a flow may send.
-    """
+    def __init__(self, engine: FlowEngine) -> None:
+        self._engine = engine
+        # Ids of flows that were reported as unreadable, which is logged once.
+        self._unreadable: set[int] = set()
 
-    def __init__(self, registry: FlowRegistry, config: FlowsConfig, payload_max: int) -> None:
-        self._registry = registry
-        self._config = config
-        self._payload_max = payload_max
-        self._bounds = FlowLimits(
-            max_attempts=config.attempts_max,
-            retry_delay_ms=self._retry_delay_ms,
-            max_steps=config.history_steps_max,
-            max_bytes=config.history_bytes_max,
+    async def load(self, loaded: LoadedFlow) -> None:
+        """Read a flow, replay its code, and handle the events that waited for it."""
+        engine = self._engine
+        try:
+            stored = await read_with_retry(engine.store, tables.read_flow, loaded.id)
+            LOADED.hit(flow=loaded.id)
+            self._resume(loaded, stored)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            # Callers must not wait for ever; the next event loads the flow again.
+            logger.exception("flow %s cannot be loaded", format_flow_id(loaded.id))
+            engine.reject(engine.unload(loaded), error)
+
+    def _resume(self, loaded: LoadedFlow, stored: tables.StoredFlow | None) -> None:
+        engine = self._engine
+        if stored is None or stored.state.is_ended:
+            self._reject_missing(loaded, stored)
+            return
+        state = stored.state
+        if state.status is FlowStatus.UNREADABLE:
+            detail = state.failure.detail if state.failure else ""
+            self._reject_unreadable(loaded, NondeterminismError(detail))
+            return
+        machine = loaded.machine = engine.create_machine(
+            loaded, state, entries=stored.entries, buffered=stored.buffered, signals=stored.signals
         )
+        loaded.on_loaded()
+        if stored.problem is not None:
+            self._resume_unreadable(loaded, machine, stored.problem)
+            return
+        queued = loaded.take_queued_events()
+        self._dispatch(loaded, [each for each in queued if isinstance(each[0], _BEFORE_CODE)])
+        if loaded.is_healthy:
+            if state.status is FlowStatus.RUNNING:
+                engine.handle(loaded, FlowLoaded())
+            else:
+                engine.set_timer(loaded, machine)
+        self._dispatch(loaded, [each for each in queued if not isinstance(each[0], _BEFORE_CODE)])
+        engine.admission.start_if_possible(state)
+        engine.after_commit(loaded)
 
-    def definition_of(self, state: FlowState) -> FlowDefinition[Any, Any] | None:
-        """The code of a flow."""
-        if state.initiated_by is not None:
-            return self._registry.find_responder(state.initiated_by.flow)
-        return self._registry.find(state.name)
+    def _dispatch(self, loaded: LoadedFlow, queued: list[QueuedEvent]) -> None:
+        for event, done in queued:
+            if isinstance(event, FlowLoaded):
+                resolve_future(done)
+            else:
+                self._engine.dispatch(loaded.id, event, done)
 
-    def create_machine(
-        self, loaded: LoadedFlow, state: FlowState, **history: Any
-    ) -> FlowStateMachine:
-        """The machine of a flow, with what is known of it besides its head."""
-        definition = self.definition_of(state)
-        machine = FlowStateMachine(
-            state,
-            lambda machine: self._create_coroutine(loaded, machine),
-            buffer_max=self._config.heard_max,
-            payload_max=self._payload_max,
-            app="" if definition is None else definition.app,
-            **history,
-        )
-        machine.limits = self._bounds
-        machine.sessions.signals_max = self._config.signals_max
-        machine.sessions.signals_bytes_max = self._config.signals_bytes_max
-        return machine
-
-    def _retry_delay_ms(self, attempts: int) -> int:
-        return round(self._config.retry.delay_s(attempts, random.random()) * 1000)
-
-    def _create_coroutine(self, loaded: LoadedFlow, machine: FlowStateMachine) -> FlowCoroutine:
-        state = machine.state
-        definition = self.definition_of(state)
-        if definition is None:
-            raise NondeterminismError(f"no flow {state.name!r} is known at this node any more")
-        flow = loaded.ctx = FlowContext(machine, definition)
-        if state.initiated_by is not None:
-            state.name, state.version = definition.name, definition.version
-            coroutine = definition(flow, FlowSession(flow, machine.sessions.by_number[0]))
+    def _resume_unreadable(
+        self, loaded: LoadedFlow, machine: FlowStateMachine, problem: NondeterminismError
+    ) -> None:
+        """Kill or park a flow whose history cannot be read, so that its code cannot run."""
+        engine = self._engine
+        queued = loaded.queued_events
+        kill = next((each for each in queued if isinstance(each[0], FlowKillRequested)), None)
+        # The other events are dispatched again, or rejected, when this is durable.
+        if kill is not None:
+            queued.remove(kill)
+            engine.handle(loaded, *kill)
+        elif machine.state.status is FlowStatus.RUNNING:
+            engine.commit(loaded, machine, machine.park(problem, now_ms()), None)
         else:
-            args, kwargs = definition.decode_arguments(state.arguments)
-            coroutine = definition(flow, *args, **kwargs)
-        return FlowCoroutine(coroutine, definition, machine.execute, machine.cancel_command)
+            self._reject_unreadable(loaded, problem)
+
+    def _reject_unreadable(self, loaded: LoadedFlow, problem: NondeterminismError) -> None:
+        """Leave a flow unchanged that this version of Postroad cannot read; reject its events."""
+        engine, id = self._engine, loaded.id
+        engine.admission.release_slot(id)
+        if id not in self._unreadable:
+            self._unreadable.add(id)
+            logger.error(
+                "flow %s cannot be read and is left unchanged: %s", format_flow_id(id), problem
+            )
+        for event, done in engine.unload(loaded):
+            if isinstance(event, SessionMessagesReceived):
+                # Redelivered, and finally a dead letter: a newer version may be able to use it.
+                engine.mutations.fail(event.ack_token, problem)
+            fail_future(done, UsageError(f"flow {format_flow_id(id)}: {problem}"))
+
+    def _reject_missing(self, loaded: LoadedFlow, stored: tables.StoredFlow | None) -> None:
+        """Reject the events of a flow that does not exist, or has ended."""
+        engine = self._engine
+        engine.admission.release_slot(loaded.id)
+        problem = "is not in this store"
+        if stored is not None:
+            problem = f"has ended: it is {stored.state.status}"
+        for event, done in engine.unload(loaded):
+            if isinstance(event, SessionMessagesReceived):
+                engine.mutations.discard(event.ack_token)
+            fail_future(done, UsageError(f"flow {format_flow_id(loaded.id)} {problem}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import random
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,10 @@ from postroad.flows.engine.step_functions import (
     StepTransaction,
     await_step_result,
     is_thread_only,
-    retry_delay_s,
 )
 from postroad.flows.machine.commands import FlowCommand, RunStep
 from postroad.flows.machine.events import StepCompleted, StepFailed
+from postroad.flows.machine.failure_policy import step_retry_delay_s
 from postroad.flows.machine.history import Position
 from postroad.flows.machine.state import FlowState, format_flow_id
 from postroad.flows.steps import Source, step_signature
@@ -221,7 +222,7 @@ class StepExecutor:
                 error = raised
             failures += 1
             begun = refusal = None
-            pause = retry_delay_s(step, error, failures)
+            pause = step_retry_delay_s(step, error, failures, random.random())
             if pause is None:
                 self._engine.rejections.of(id).pop(step.position, None)
                 self._engine.dispatch(id, StepFailed(step.position, error))

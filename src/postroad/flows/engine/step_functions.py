@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import random
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from postroad.core.errors import TransactionAbortedError, UsageError
+from postroad.core.errors import UsageError
 from postroad.durable import SyncTransaction, Transaction
 from postroad.durable.store import Store
 from postroad.durable.store.backends.backend import DatabaseRow
@@ -132,15 +131,3 @@ async def await_step_result(call: asyncio.Future[Any]) -> Any:
     """What a function returned, or what it returned something to wait for."""
     result = await call
     return await result if inspect.isawaitable(result) else result
-
-
-def retry_delay_s(step: RunStep, error: BaseException, failures: int) -> float | None:
-    """Seconds until a step that failed is tried again; None if it is not."""
-    if not isinstance(error, Exception):
-        return None
-    if isinstance(error, TransactionAbortedError) and failures < 3:
-        # Not a fault of the function: others had the store for too long.
-        return 0.05 * failures
-    if step.retry is None or failures >= step.retry.max_attempts:
-        return None
-    return step.retry.delay_s(failures, random.random())

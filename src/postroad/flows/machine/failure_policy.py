@@ -1,6 +1,8 @@
-"""What happens to a flow whose code raised, or that was running when its process died.
+"""Decides about retries: of a step, of a flow whose code raised, of a flow whose process died.
 
-An error fails the flow, retries it later, or parks it for an operator (`FAILURE_RULES`).
+A step that raised is tried again by its own `RetryPolicy` (`step_retry_delay_s`); then its error is
+raised in the flow. An error of the flow fails it, retries it later, or parks it for an operator
+(`FAILURE_RULES`).
 
 When a process dies, any flow that was running may be the cause: it used up all memory, or called
 something that crashed. A crash is counted for each of them, and the count is cleared as soon as the
@@ -24,21 +26,38 @@ from typing import NamedTuple
 from postroad.core.errors import PostroadError, StoreUnavailableError, TransactionAbortedError
 from postroad.flows.errors import FlowError, FlowParkedError, PeerFlowFailedError
 from postroad.flows.machine import values
+from postroad.flows.machine.commands import RunStep
 from postroad.flows.machine.state import FlowFailure, FlowState
 from postroad.flows.machine.status import FlowStatus, FlowTrigger
 
 _TRACE_CHARS_MAX = 4_000
+# A transaction that was aborted by others is not a fault of its step.
+_ABORTED_ATTEMPTS = 3
+_ABORTED_DELAY_S = 0.05
+
+
+def step_retry_delay_s(
+    step: RunStep, error: BaseException, failures: int, jitter: float
+) -> float | None:
+    """Return the seconds until a step that failed is tried again; None if it is not."""
+    if not isinstance(error, Exception):
+        return None
+    if isinstance(error, TransactionAbortedError) and failures < _ABORTED_ATTEMPTS:
+        return _ABORTED_DELAY_S * failures
+    if step.retry is None or failures >= step.retry.max_attempts:
+        return None
+    return step.retry.delay_s(failures, jitter)
 
 
 class FailureAction(StrEnum):
-    """What an error means for the flow."""
+    """What becomes of a flow whose code raised an error."""
 
     FAIL = "terminal"
-    """The flow says itself that it has failed: it ends, and everybody in it is told."""
+    """The flow ends with its error, which is sent to its sessions."""
     RETRY = "transient"
-    """It may pass: the flow is tried again from its last step, after a pause."""
+    """The flow is retried from its last recorded step after a delay."""
     PARK = "observation"
-    """Nobody knows better: the flow keeps what it has and waits for an operator."""
+    """The flow keeps its history and waits for an operator."""
 
 
 def _is_of(*kinds: type[BaseException]) -> Callable[[BaseException], bool]:
@@ -50,22 +69,22 @@ def _is_retryable(error: BaseException) -> bool:
 
 
 def _is_operational_error(error: BaseException) -> bool:
-    """Drivers share no base class, but the standard gives them this name."""
+    """Tell a DB-API 2 OperationalError by its name, as drivers share no base class."""
     return any(kind.__name__ == "OperationalError" for kind in type(error).__mro__)
 
 
 FAILURE_RULES: tuple[tuple[str, Callable[[BaseException], bool], FailureAction], ...] = (
     ("a FlowError", _is_of(FlowError), FailureAction.FAIL),
     (
-        "the store is away",
+        "the store is unavailable",
         _is_of(StoreUnavailableError, TransactionAbortedError),
         FailureAction.RETRY,
     ),
     ("an error that says it is retryable", _is_retryable, FailureAction.RETRY),
-    ("a connection or a time-out", _is_of(ConnectionError, TimeoutError), FailureAction.RETRY),
+    ("a connection error or a timeout", _is_of(ConnectionError, TimeoutError), FailureAction.RETRY),
     ("an OperationalError of a database", _is_operational_error, FailureAction.RETRY),
 )
-"""Who is asked, in this order; what none of them knows is observed."""
+"""The first rule that matches an error decides; an error that none matches parks the flow."""
 
 TRIGGER_OF_ACTION = {
     FailureAction.FAIL: FlowTrigger.FAIL,
@@ -75,9 +94,9 @@ TRIGGER_OF_ACTION = {
 
 
 def classify_failure(error: BaseException, attempts: int, attempts_max: int) -> FailureAction:
-    """What to do, after so many attempts without any progress."""
-    for _, knows, action in FAILURE_RULES:
-        if knows(error):
+    """Return what becomes of a flow after so many attempts without progress."""
+    for _, matches, action in FAILURE_RULES:
+        if matches(error):
             if action is FailureAction.RETRY and attempts >= attempts_max:
                 return FailureAction.PARK
             return action
@@ -87,45 +106,45 @@ def classify_failure(error: BaseException, attempts: int, attempts_max: int) -> 
 def build_flow_failure(
     error: BaseException, detail: str, state: FlowState, steps: int, now_ms: int
 ) -> FlowFailure:
-    """What is written down of an error, for people."""
-    # What another node called it is what everybody calls it.
+    """Return the failure that is stored with a flow and shown to operators."""
+    # An error of a peer keeps its id on all nodes.
     error_id = error.error_id if isinstance(error, PeerFlowFailedError) else ""
     if not error_id:
-        # The same whenever the same thing goes wrong at the same place.
+        # The same id whenever the flow fails at the same step.
         place = f"{state.id:x}/{state.run_number}/{steps}".encode()
         error_id = values.digest(state.seed, place).hex()
     return FlowFailure(error_id, values.record_error(error), now_ms, detail)
 
 
 def format_traceback(error: BaseException) -> str:
-    """Where an error comes from, for people."""
+    """Return the end of an error's traceback, as text that can be stored."""
     return values.sanitize_text("".join(traceback.format_exception(error))[-_TRACE_CHARS_MAX:])
 
 
 CRASHES_ALONE_MAX = 3
-"""How often the process may end while a flow is tried alone; then it is parked."""
+"""Number of crashes during trials of a flow alone after which it is parked."""
 _DOUBLINGS_MAX = 6
 
 
 class Trial(NamedTuple):
-    """Flows that are tried at the same time."""
+    """A group of suspects that run at the same time."""
 
     starts_ms: int
     ends_ms: int
     states: Sequence[FlowState]
 
 
-def count_crash(at_work: Sequence[FlowState]) -> None:
-    """Count that the process was killed for those flows at work that may be the cause."""
-    suspects = [state for state in at_work if state.is_suspect]
-    for state in suspects or at_work:
+def count_crash(active: Sequence[FlowState]) -> None:
+    """Count a crash for the flows that may have caused it, of those that were running."""
+    suspects = [state for state in active if state.is_suspect]
+    for state in suspects or active:
         state.crash_recoveries += 1
     if len(suspects) == 1:
         suspects[0].crashes_alone += 1
 
 
 def needs_trial(state: FlowState, recoveries_max: int) -> bool:
-    """Whether a flow that is at work, is tried again later or is parked has to be tried apart."""
+    """Tell whether a flow that is running, retrying or parked must be tried apart from others."""
     if state.status is FlowStatus.RETRYING:
         return state.is_suspect
     is_open = state.status in (FlowStatus.RUNNING, FlowStatus.PARKED)
@@ -133,25 +152,25 @@ def needs_trial(state: FlowState, recoveries_max: int) -> bool:
 
 
 def is_convicted(state: FlowState) -> bool:
-    """Whether it is parked for good, until an operator wants it tried."""
+    """Tell whether the process died so often with this flow that only an operator retries it."""
     return state.crashes_alone >= CRASHES_ALONE_MAX
 
 
 def plan_trials(suspects: Iterable[FlowState], now_ms: int, trial_ms: int) -> list[Trial]:
-    """Who is tried when: those that the least speaks against first, in groups that grow."""
+    """Return when each suspect is tried: the least suspicious first, in groups that grow."""
     trials: list[Trial] = []
-    free_ms = now_ms
-    for (strikes, tried, _), alike in groupby(sorted(suspects, key=_by_suspicion), _suspicion):
-        waiting, size = list(alike), 1
-        # To begin with nobody is: a process that ends then has another reason.
-        free_ms = max(free_ms, now_ms + trial_ms * 4**strikes)
+    starts_ms = now_ms
+    by_suspicion = groupby(sorted(suspects, key=_sort_key), _suspicion)
+    for (crashes_alone, earlier_trials, _), group in by_suspicion:
+        waiting, size = list(group), 1
+        # No trial at first: a process that dies then has another reason.
+        starts_ms = max(starts_ms, now_ms + trial_ms * 4**crashes_alone)
         while waiting:
-            group, waiting = waiting[:size], waiting[size:]
-            # One that kills slowly survives a short trial, so the next one is longer.
-            ends_ms = free_ms + trial_ms * 2 ** min(tried, _DOUBLINGS_MAX)
-            trials.append(Trial(free_ms, ends_ms, group))
-            free_ms = ends_ms
-            size = 1 if strikes else size * 2
+            # A flow that kills slowly survives a short trial, so each next one is longer.
+            ends_ms = starts_ms + trial_ms * 2 ** min(earlier_trials, _DOUBLINGS_MAX)
+            trials.append(Trial(starts_ms, ends_ms, waiting[:size]))
+            waiting, starts_ms = waiting[size:], ends_ms
+            size = 1 if crashes_alone else size * 2
     return trials
 
 
@@ -159,27 +178,24 @@ def _suspicion(state: FlowState) -> tuple[int, int, int]:
     return state.crashes_alone, state.trials, state.crash_recoveries
 
 
-def _by_suspicion(state: FlowState) -> tuple[int, int, int, int]:
+def _sort_key(state: FlowState) -> tuple[int, int, int, int]:
     return (*_suspicion(state), state.id)
 
 
-def defer_to_trial(state: FlowState, begins_ms: int, now_ms: int) -> None:
-    """Have a flow wait until it is tried."""
+def defer_to_trial(state: FlowState, starts_ms: int, now_ms: int) -> None:
+    """Have a flow wait for its trial."""
     state.is_suspect = True
-    state.status, state.wake_ms = FlowStatus.RETRYING, begins_ms
-    _set_failure(state, "it is tried again apart from others", now_ms)
+    state.status, state.wake_ms = FlowStatus.RETRYING, starts_ms
+    _set_failure(state, "it is retried apart from others", now_ms)
 
 
 def park_convicted(state: FlowState, now_ms: int) -> None:
-    """Have a flow wait for an operator."""
+    """Park a flow that killed the process whenever it ran alone."""
     state.status, state.wake_ms = FlowStatus.PARKED, None
-    _set_failure(
-        state, f"the last {state.crashes_alone} times it was tried apart from others", now_ms
-    )
+    _set_failure(state, f"the last {state.crashes_alone} times no other suspect ran", now_ms)
 
 
-def _set_failure(state: FlowState, what: str, now_ms: int) -> None:
-    text = (
-        f"the process ended {state.crash_recoveries} times while this flow came no further: {what}"
-    )
+def _set_failure(state: FlowState, reason: str, now_ms: int) -> None:
+    crashes = state.crash_recoveries
+    text = f"the process died {crashes} times while this flow made no progress: {reason}"
     state.failure = build_flow_failure(FlowParkedError(text), text, state, 0, now_ms)

@@ -215,7 +215,7 @@ class ScheduleOperations(ABC):
         """Why the flow of a schedule cannot be begun; None if it can."""
         definition = self.registry.find(schedule.flow)
         if definition is None:
-            return f"no flow {schedule.flow!r} is known at this node any more"
+            return f"this node has no flow called {schedule.flow!r}"
         try:
             self.check_startable(definition)
             CronExpression.parse(schedule.cron, schedule.zone)
