@@ -22,8 +22,9 @@ from postroad.wire import (
 from postroad.wire.codecs import Codec
 from postroad.wire.compression import load_algorithm
 from postroad.wire.frames import PingFrame, PongFrame
-from postroad.wire.heartbeats import HEARTBEAT_SUBJECT, SETUP_SUBJECT
-from postroad.wire.zeebe_heartbeats import (
+from postroad.wire.heartbeats import (
+    HEARTBEAT_SUBJECT,
+    SETUP_SUBJECT,
     HeartbeatSetupRequest,
     encode_heartbeat,
     encode_setup_request,

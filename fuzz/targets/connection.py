@@ -198,7 +198,7 @@ def _seeds(profile: ProtocolProfile, role: ConnectionRole, *, is_fresh: bool) ->
 
 def _rude_seeds(profile: ProtocolProfile, role: ConnectionRole) -> list[bytes]:
     """Frames that are sound by themselves, but before the hello, or with a hello among them."""
-    handshake = make_open(profile, role).other._setup._handshake
+    handshake = make_open(profile, role).other._setup.handshake
     greeting = handshake.initial_bytes() or handshake.response_bytes()
     frames = [*REPLIES[:1], *REQUESTS[:1], *CONTROLS, make_hello(role.opposite)]
     codec = Version3Codec(LIMITS.frame_bytes_max)

@@ -8,7 +8,7 @@ from postroad.core.cluster_secret import PROOF_BYTES, ClusterSecret
 from postroad.core.errors import RemoteProtocolError
 from postroad.core.names import Address
 from postroad.wire import Datagram, decode_datagram, encode_datagram
-from postroad.wire.datagram_seal import EPOCH_BYTES, Seal
+from postroad.wire.datagram import EPOCH_BYTES, Seal
 
 # Deep nesting needs some length.
 _BYTES_MAX = 4_096

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzz.target import Target, prefixes, require
 from postroad.core.errors import MalformedPayloadError
-from postroad.wire import zeebe_heartbeats as sbe
+from postroad.wire import heartbeats as sbe
 
 _BYTES_MAX = 64
 

@@ -44,8 +44,8 @@ from postroad.wire.compression import compress_payload, decompress_payload, load
 from postroad.wire.frame_reader import BufferCache, FrameReader
 from postroad.wire.frames import PingFrame, PongFrame
 from postroad.wire.handshake import Handshake
+from postroad.wire.heartbeats import decode_setup_request, decode_setup_response
 from postroad.wire.hello import decode_hello, encode_hello
-from postroad.wire.zeebe_heartbeats import decode_setup_request, decode_setup_response
 from tests.support.tiers import by_tier
 from tests.support.wire.pairs import (
     Pair,

@@ -12,7 +12,7 @@ from postroad.cluster.membership.member_table import MergeResult
 from postroad.cluster.membership.name_conflicts import NameConflictResolver
 from postroad.core.cluster_secret import ClusterSecret
 from postroad.net import RawMessage
-from postroad.wire import datagram_seal
+from postroad.wire import datagram
 from tests.simulation.planting import CORRECTNESS, SEEDS, Bug, Bugs, check_seeds
 
 BUGS = Bugs()
@@ -48,8 +48,8 @@ def plant_answers_to_who_is_named(_: Any, self: ClusterAgent, message: RawMessag
     self._process_outputs()
 
 
-@BUGS.replace(datagram_seal._ReplayWindow, "accept", CORRECTNESS, 2)
-def plant_numbers_that_come_twice(_: Any, self: datagram_seal._ReplayWindow, number: int) -> bool:
+@BUGS.replace(datagram._ReplayWindow, "accept", CORRECTNESS, 2)
+def plant_numbers_that_come_twice(_: Any, self: datagram._ReplayWindow, number: int) -> bool:
     return True
 
 

@@ -24,8 +24,8 @@ def test_seeds_pass(seeds: range) -> None:
 @BUGS.replace(FrameReader, "feed", CORRECTNESS, 16)
 def plant_byte_lost_at_split(feed: Any, reader: FrameReader, data: bytes) -> Any:
     frames = feed(reader, data)
-    if len(reader._rest) == 30:
-        reader._rest.pop()
+    if len(reader.rest) == 30:
+        reader.rest.pop()
     return frames
 
 

@@ -23,7 +23,7 @@ from postroad.durable.bridges.dedup import NewBatch
 from postroad.durable.bridges.protocol import StreamWindow
 from postroad.flows.sessions import messages
 from postroad.wire import Frame, WireConnection, datagram
-from postroad.wire import zeebe_heartbeats as sbe
+from postroad.wire import heartbeats as sbe
 from postroad.wire.codecs import DocumentedCodec, Version3Codec, documented, zeebe
 from postroad.wire.compression import ZlibCompression
 from postroad.wire.frame_reader import FrameReader
@@ -73,8 +73,8 @@ def plant_byte_lost_at_split(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def forgetful(reader: FrameReader, data: bytes) -> list[Frame]:
         frames = feed(reader, data)
-        if len(reader._rest) == 2:
-            reader._rest.pop()
+        if len(reader.rest) == 2:
+            reader.rest.pop()
         return frames
 
     monkeypatch.setattr(FrameReader, "feed", forgetful)

@@ -32,6 +32,7 @@ from postroad.net.dispatch import RawMessage
 from postroad.net.identity import choose_advertised_address, new_nonce
 from postroad.wire import Datagram, Seal, encode_preamble
 from postroad.wire.datagram import (
+    SEAL_BYTES,
     check_body_size,
     decode_body,
     decode_datagram,
@@ -39,7 +40,6 @@ from postroad.wire.datagram import (
     frame_datagram,
     unframe_datagram,
 )
-from postroad.wire.datagram_seal import SEAL_BYTES
 
 logger = logging.getLogger("postroad.net")
 

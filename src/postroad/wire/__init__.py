@@ -4,8 +4,7 @@ from postroad.core.timing import NEVER
 from postroad.wire.codecs.codec import JOIN_BYTES_MAX
 from postroad.wire.config import WireConfig
 from postroad.wire.connection import WireConnection
-from postroad.wire.datagram import Datagram, decode_datagram, encode_datagram
-from postroad.wire.datagram_seal import Seal
+from postroad.wire.datagram import Datagram, Seal, decode_datagram, encode_datagram
 from postroad.wire.deadline_map import DeadlineMap
 from postroad.wire.frame_reader import BufferCache
 from postroad.wire.frame_rules import ConnectionState

@@ -15,6 +15,7 @@ from postroad.wire.frame_reader import BufferCache
 from postroad.wire.frames import ConnectionRole, HelloFrame
 from postroad.wire.handshake import ZEEBE, ProtocolProfile
 from postroad.wire.heartbeats import (
+    NO_HEARTBEATS,
     Heartbeats,
     NextId,
     WallClock,
@@ -63,7 +64,7 @@ def make_codec(config: WireConfig, version: int) -> Codec:
 def make_heartbeats(config: WireConfig, role: ConnectionRole, next_id: NextId) -> Heartbeats:
     """Return the heartbeats of the profile; version 3 replaces them after the hello."""
     if config.profile.name != ZEEBE.name:
-        return Heartbeats()
+        return NO_HEARTBEATS
     if role is ConnectionRole.SERVER:
         return ZeebeServerHeartbeats(
             sends_payload=config.heartbeat_payload, wall_clock=config.wall_clock

@@ -13,11 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 
-from postroad.core.errors import (
-    PeerTimeoutError,
-    RemoteProtocolError,
-    UnexpectedFrameError,
-)
+from postroad.core.errors import PeerTimeoutError, RemoteProtocolError, UnexpectedFrameError
+from postroad.core.limits import HELLO_BYTES_MAX
 from postroad.core.names import Address
 from postroad.core.timing import NEVER
 from postroad.core.tracing import SpanContext
@@ -29,8 +26,8 @@ from postroad.wire.frame_rules import (
     CONNECTING,
     ConnectionState,
     FrameAction,
-    check_transition,
     frame_action,
+    transition,
 )
 from postroad.wire.frames import (
     CancelFrame,
@@ -46,7 +43,8 @@ from postroad.wire.frames import (
     ReplyStatus,
     RequestFrame,
 )
-from postroad.wire.heartbeats import NextId
+from postroad.wire.heartbeats import NextId, PingHeartbeats
+from postroad.wire.hello import check_tunnel_hello
 from postroad.wire.unfinished_frames import Share
 
 # Frame types that `receive_data` passes on unchecked while a connection is open.
@@ -104,7 +102,7 @@ class WireConnection:
         share: Share | None = None,
     ) -> None:
         self.role = role
-        # Changed by `_change_state` only.
+        # Changed as `transition` allows.
         self.state = ConnectionState.HANDSHAKE
         # The negotiated version, 0 until then.
         self.version = 0
@@ -143,8 +141,8 @@ class WireConnection:
         self._reads_paused = False
         # Set by the owner of the socket: False while its write buffer is full.
         self.is_writable = True
-        if initial_bytes := self._setup.initial_bytes():
-            self.outgoing.append(initial_bytes)
+        if role is ConnectionRole.CLIENT:
+            self.outgoing.append(self._setup.handshake.initial_bytes())
 
     @property
     def sender(self) -> Address | None:
@@ -164,11 +162,6 @@ class WireConnection:
         if self.peer is not None:
             return self.peer.name
         return next(iter(names), None) if names is not None else None
-
-    @property
-    def awaits_capacity(self) -> bool:
-        """Whether a large frame waits for memory; the socket must not be read until it has it."""
-        return self._reader.awaits_capacity
 
     @property
     def round_trip_s(self) -> float | None:
@@ -202,11 +195,7 @@ class WireConnection:
             return events
         frames = self._reader.feed(data)
         self._process_frames(frames, events, now)
-        while (
-            frames
-            and isinstance(frames[-1], HelloFrame | ProofFrame)
-            and self.state in _AFTER_HELLO
-        ):
+        while frames and self._reader.rest and self.state in _AFTER_HELLO:
             # The codec stops after a hello or a proof: the next bytes may be compressed (3.4).
             frames = self._reader.feed(b"")
             self._process_frames(frames, events, now)
@@ -234,28 +223,31 @@ class WireConnection:
                 self._process_frame(frame, events, now)
         except RemoteProtocolError as error:
             self.reject(error)
-        self._send_heartbeats()
-        if self._reader.failure is not None and self.failure is None:
-            self.reject(self._reader.failure)
-        self.wants_buffer = self._reader.large is not None and self.failure is None
-        if self._reader.awaits_capacity:
+        if self._heartbeats.outgoing:
+            self._send_heartbeats()
+        reader = self._reader
+        if reader.is_fast_path:
+            self.wants_buffer = False
+            return events
+        if reader.failure is not None and self.failure is None:
+            self.reject(reader.failure)
+        self.wants_buffer = reader.large is not None and self.failure is None
+        if reader.share.is_waiting:
             self.needs_attention = True
         return events
-
-    def _change_state(self, state: ConnectionState) -> None:
-        """Enter a state that the table of `frame_rules` allows after the current one."""
-        check_transition(self.state, state)
-        self.state = state
 
     def _advance_handshake(self, data: bytes, events: list[ConnectionEvent], now: float) -> bytes:
         """Continue the handshake; return the bytes after it."""
         rest = self._setup.negotiate(data, self.outgoing)
         if rest is None:
             return b""
-        self.version = self._setup.version
-        self._use_codec(self._setup.create_codec())
+        self.version = self._setup.handshake.version
+        if self.version != self._config.profile.versions[-1]:
+            self._use_codec(make_codec(self._config, self.version))
         if self.version >= 3:
-            self._change_state(ConnectionState.AWAITING_HELLO)
+            # An unidentified peer may not send large frames: none is legal before the hello (3.5).
+            self._codec.frame_bytes_max = min(HELLO_BYTES_MAX, self._codec.frame_bytes_max)
+            self.state = transition(self.state, ConnectionState.AWAITING_HELLO)
             self.send(self._setup.hello)
         else:
             self._open(events, now)
@@ -268,7 +260,7 @@ class WireConnection:
         self.queue_reply = partial(codec.encode_reply, self.outgoing)
 
     def _open(self, events: list[ConnectionEvent], now: float) -> None:
-        self._change_state(ConnectionState.OPEN)
+        self.state = transition(self.state, ConnectionState.OPEN)
         if not self._heartbeats.uses_request_frames:
             has_requests = self.is_tunnel or self.role is ConnectionRole.SERVER
             self._fast_path_frames = _REQUESTS if has_requests else _REPLIES
@@ -303,36 +295,45 @@ class WireConnection:
             )
         else:
             if isinstance(frame, GoodbyeFrame):
-                self._change_state(ConnectionState.DRAINING)
+                self.state = transition(self.state, ConnectionState.DRAINING)
             events.append(frame)  # type: ignore[arg-type]
 
     def _on_hello(self, hello: HelloFrame, events: list[ConnectionEvent], now: float) -> None:
         """Open the connection, or await the proof of the peer in a cluster with a secret."""
         assert isinstance(self._codec, Version3Codec)
-        if not self._setup.receive_hello(hello, self._codec.hello_body):
+        authentication = self._setup.receive_hello(hello, self._codec.hello_body)
+        if authentication is None:
             self._accept_hello(hello, events, now)
             return
-        self._change_state(ConnectionState.AWAITING_PROOF)
+        self.state = transition(self.state, ConnectionState.AWAITING_PROOF)
         if self.role is ConnectionRole.CLIENT:
-            self.send(self._setup.build_proof())
+            self.send(authentication.build_proof())
 
     def _on_proof(self, frame: ProofFrame, events: list[ConnectionEvent], now: float) -> None:
-        hello = self._setup.verify_proof(frame)
+        authentication = self._setup.authentication
+        assert authentication is not None
+        hello = authentication.verify_proof(frame)
         if self.role is ConnectionRole.SERVER:
-            self.send(self._setup.build_proof())
+            self.send(authentication.build_proof())
         self._accept_hello(hello, events, now)
 
     def _accept_hello(self, hello: HelloFrame, events: list[ConnectionEvent], now: float) -> None:
         """Apply the verified hello of the peer, then open the connection or await the tunnel."""
-        self.is_tunnel = self._setup.identify_peer(hello)
+        assert isinstance(self._codec, Version3Codec)
+        self.is_tunnel = self._setup.accept_hello(hello, self._codec)
         self.peer = hello
         if self._share is not None:
             self._share.name = hello.name
-        self._setup.apply_hello(hello, self._codec, is_tunnel=self.is_tunnel)
         self.send_bytes_max = hello.frame_bytes_max
-        self._heartbeats = self._setup.create_heartbeats(hello)
+        limits = self._config.limits
+        self._heartbeats = PingHeartbeats(
+            limits.heartbeat_interval_s,
+            limits.heartbeat_timeout_s,
+            hello.heartbeat_timeout_ms / 1000,
+        )
         if self.is_tunnel and self.role is ConnectionRole.CLIENT:
-            self._change_state(ConnectionState.AWAITING_TUNNEL)
+            check_tunnel_hello(hello)
+            self.state = transition(self.state, ConnectionState.AWAITING_TUNNEL)
         else:
             self._open(events, now)
 
@@ -404,14 +405,13 @@ class WireConnection:
         if self.state is not ConnectionState.CLOSED:
             self._send_goodbye(reason, code)
         if self.state is ConnectionState.OPEN:
-            self._change_state(ConnectionState.DRAINING)
+            self.state = transition(self.state, ConnectionState.DRAINING)
         elif self.state is not ConnectionState.DRAINING:
             # Before the connection is open, no request can be in flight.
             self.close()
 
     def _send_goodbye(self, reason: str, code: int) -> None:
-        """Queue a goodbye if the peer may receive one now (3.5)."""
-        # A server awaits the proof after the hello of a client and rejects all else.
+        """Queue a goodbye, but not while the server awaits the proof of this client (3.5)."""
         has_secret = self.role is ConnectionRole.CLIENT and self._config.secret is not None
         is_unproven = has_secret and self.state is ConnectionState.AWAITING_HELLO
         if self.version >= 3 and not is_unproven:
@@ -489,7 +489,7 @@ class WireConnection:
 
     def close(self) -> None:
         """Close the machine: later input is dropped."""
-        self._change_state(ConnectionState.CLOSED)
+        self.state = transition(self.state, ConnectionState.CLOSED)
         self._fast_path_frames = _NONE
         self.wants_buffer = False
         self._reader.drop()

@@ -48,11 +48,11 @@ class FrameReader:
         "_buffer_cache",
         "_codec",
         "_filled",
-        "_rest",
-        "_share",
         "failure",
         "is_fast_path",
         "large",
+        "rest",
+        "share",
     )
 
     def __init__(self, codec: Codec, buffer_cache: BufferCache, share: Share | None = None) -> None:
@@ -60,9 +60,9 @@ class FrameReader:
         self._buffer_cache = buffer_cache
         # Part of the memory budget; a reader without one has a budget of its own, which allows one
         # frame of any size.
-        self._share = share or UnfinishedFrames(0).share("", None)
+        self.share = share or UnfinishedFrames(0).share("", None)
         # Received bytes of an unfinished small frame, or of a large one that waits for memory.
-        self._rest = bytearray()
+        self.rest = bytearray()
         # Buffer of an unfinished large frame, and how much of it is filled.
         self.large: bytearray | None = None
         self._filled = 0
@@ -74,12 +74,7 @@ class FrameReader:
     @property
     def is_mid_frame(self) -> bool:
         """Whether a frame has started and is unfinished."""
-        return self.large is not None or bool(self._rest)
-
-    @property
-    def awaits_capacity(self) -> bool:
-        """Whether a large frame waits for memory; nothing must be read until it has it."""
-        return self._share.is_waiting
+        return self.large is not None or bool(self.rest)
 
     @property
     def frame_bytes(self) -> int:
@@ -89,7 +84,7 @@ class FrameReader:
     def feed(self, data: bytes) -> list[Frame]:
         """Decode bytes; return all frames that are complete now."""
         frames: list[Frame] = []
-        if self._rest or not self.is_fast_path:
+        if self.rest or not self.is_fast_path:
             data = self._join(data, frames)
             if not data:
                 return frames
@@ -109,15 +104,15 @@ class FrameReader:
             data = self._feed_large(data, frames)
         if self.failure is not None:
             return b""
-        if self._rest:
-            self._rest += data
-            if len(self._rest) < self._codec.bytes_needed:
+        if self.rest:
+            self.rest += data
+            if len(self.rest) < self._codec.bytes_needed:
                 self._count_rest()
                 return b""
-            data = bytes(self._rest)
-            self._rest.clear()
-            if self._share.piece_bytes:
-                self._share.release()
+            data = bytes(self.rest)
+            self.rest.clear()
+            if self.share.piece_bytes:
+                self.share.release()
                 self._update_fast_path()
         return data
 
@@ -137,12 +132,12 @@ class FrameReader:
         """Process bytes written to `receive_buffer`; return the frame if it is complete now."""
         frames: list[Frame] = []
         self._filled += size
-        self._share.received_bytes = self._filled
+        self.share.received_bytes = self._filled
         large = self.large
         if large is None or self._filled < self._codec.bytes_needed:
             return frames
         self.large = None
-        self._share.release()
+        self.share.release()
         view = memoryview(large)[: self._filled]
         try:
             consumed = self._codec.decode(view, frames)
@@ -167,20 +162,20 @@ class FrameReader:
 
     def _store_partial(self, rest: memoryview) -> None:
         """Store the first bytes of an unfinished frame."""
-        if self._is_large(len(rest)) and self._share.reserve(self._codec.bytes_needed):
+        if self._is_large(len(rest)) and self.share.reserve(self._codec.bytes_needed):
             self._start_large_frame(rest)
             return
-        self._rest += rest
+        self.rest += rest
         if len(rest) > _UNCOUNTED_BYTES:
             self._count_rest()
 
     def _count_rest(self) -> None:
-        """Start a large frame if its memory can be reserved, else count the bytes in `_rest`."""
-        size = len(self._rest)
-        if self._is_large(size) and self._share.reserve(self._codec.bytes_needed):
-            self._start_large_frame(self._rest)
-        elif size > _UNCOUNTED_BYTES and not self._share.hold_piece(size):
-            self._rest.clear()
+        """Start a large frame if its memory can be reserved, else count the bytes in `rest`."""
+        size = len(self.rest)
+        if self._is_large(size) and self.share.reserve(self._codec.bytes_needed):
+            self._start_large_frame(self.rest)
+        elif size > _UNCOUNTED_BYTES and not self.share.hold_piece(size):
+            self.rest.clear()
             self.failure = FrameTooLargeError(
                 "unfinished frames of all connections exceed the limit unfinished_bytes_max; "
                 "this one was evicted"
@@ -193,8 +188,8 @@ class FrameReader:
 
     def start_large_frame(self) -> None:
         """Continue with the large frame that waited: its memory is reserved now."""
-        if self._rest:
-            self._start_large_frame(self._rest)
+        if self.rest:
+            self._start_large_frame(self.rest)
 
     def _start_large_frame(self, rest: bytearray | memoryview) -> None:
         size = len(rest)
@@ -202,22 +197,22 @@ class FrameReader:
         if len(large) < size:
             large = bytearray(size)
         large[:size] = rest
-        self._rest.clear()
+        self.rest.clear()
         self.large = large
-        self._filled = self._share.received_bytes = size
-        if self._share.piece_bytes:
-            self._share.hold_piece(0)
+        self._filled = self.share.received_bytes = size
+        if self.share.piece_bytes:
+            self.share.hold_piece(0)
         self._update_fast_path()
 
     def drop(self) -> None:
         """Drop the unfinished frame and return its memory."""
-        self._rest.clear()
+        self.rest.clear()
         self.large = None
-        self._share.release()
+        self.share.release()
 
     def _update_fast_path(self) -> None:
         self.is_fast_path = (
-            self.large is None and self.failure is None and not self._share.is_waiting
+            self.large is None and self.failure is None and not self.share.is_waiting
         )
 
 

@@ -121,12 +121,13 @@ LENIENT: dict[ConnectionRole, frozenset[type]] = {
 }
 
 
-def check_transition(state: ConnectionState, next_state: ConnectionState) -> None:
-    """Raise LocalProtocolError unless the next state may follow."""
+def transition(state: ConnectionState, next_state: ConnectionState) -> ConnectionState:
+    """Return the next state; raise LocalProtocolError unless it may follow."""
     if next_state not in TRANSITIONS[state]:
         raise LocalProtocolError(
             f"a connection in state {state.name.lower()} cannot enter {next_state.name.lower()}"
         )
+    return next_state
 
 
 def frame_action(

@@ -89,10 +89,10 @@ PROFILES = {profile.name: profile for profile in (DOCUMENTED, ZEEBE)}
 class Handshake:
     """One side of the handshake. Feed it bytes until it returns the bytes that follow."""
 
-    __slots__ = ("_expected", "_preamble", "_profile", "_received", "_role", "offered", "version")
+    __slots__ = ("_expected", "_preamble", "_profile", "_received", "offered", "role", "version")
 
     def __init__(self, role: ConnectionRole, profile: ProtocolProfile, preamble: bytes) -> None:
-        self._role = role
+        self.role = role
         self._profile = profile
         self._preamble = preamble
         self._received = b""
@@ -105,7 +105,7 @@ class Handshake:
 
     def initial_bytes(self) -> bytes:
         """Return the bytes this side sends before it has received any."""
-        if self._role is ConnectionRole.SERVER:
+        if self.role is ConnectionRole.SERVER:
             return b""
         return self._preamble + _VERSION.pack(self._profile.versions[-1])
 
@@ -131,7 +131,7 @@ class Handshake:
     def _negotiate_version(self, offered: int) -> int:
         if offered in self._profile.versions:
             return offered
-        if self._role is ConnectionRole.SERVER:
+        if self.role is ConnectionRole.SERVER:
             return self._profile.versions[-1]
         if self._received.startswith(_TLS_RECORDS):
             raise HandshakeRejectedError(self._describe_unknown_protocol())
@@ -149,7 +149,7 @@ class Handshake:
     def _describe_unknown_protocol(self) -> str:
         if self._received.startswith(_TLS_RECORDS):
             return "the peer speaks TLS, this side does not"
-        if self._role is ConnectionRole.CLIENT and self._answers_version_alone():
+        if self.role is ConnectionRole.CLIENT and self._answers_version_alone():
             return (
                 f"the peer answers without the preamble, as profile {DOCUMENTED.name!r} does; this "
                 f"node is configured with profile {self._profile.name!r}"

@@ -7,12 +7,14 @@ Heartbeats do not depend on how long requests take.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from postroad.core.errors import MalformedFrameError, MalformedPayloadError, PeerTimeoutError
 from postroad.core.timing import NEVER
-from postroad.wire import zeebe_heartbeats as sbe
 from postroad.wire.frames import Frame, PingFrame, PongFrame, ReplyFrame, ReplyStatus, RequestFrame
 
 SETUP_SUBJECT = "internal-heartbeat-setup"
@@ -90,6 +92,10 @@ class Heartbeats:
         """Queue one heartbeat."""
 
 
+NO_HEARTBEATS = Heartbeats()
+"""Shared by all connections without heartbeats: nothing in it ever changes."""
+
+
 class PingHeartbeats(Heartbeats):
     """Version 3, both sides: a side that wrote nothing for its interval sends a ping (3.3)."""
 
@@ -125,6 +131,87 @@ class PingHeartbeats(Heartbeats):
 
     def _send_heartbeat(self, now: float) -> None:
         self.ping(now)
+
+
+# Heartbeat messages of the `zeebe` profile in SBE: little endian, 8-byte header (2.3).
+_HEADER = struct.Struct("<HHHH")
+_SCHEMA_ID = 10
+_SCHEMA_VERSION = 2
+_SETUP_REQUEST, _SETUP_RESPONSE, _HEARTBEAT, _HEARTBEAT_REPLY = 1, 2, 3, 4
+_TRUE = 1
+
+_SETUP_REQUEST_BODY = struct.Struct("<IB")
+_SETUP_RESPONSE_BODY = struct.Struct("<BB")
+_TIMESTAMP = struct.Struct("<Q")
+
+
+class HeartbeatSetupRequest(msgspec.Struct, frozen=True):
+    """Heartbeat timeout of a client, and whether it supports timestamps in heartbeats."""
+
+    timeout_ms: int
+    sends_payload: bool
+
+
+class HeartbeatSetupResponse(msgspec.Struct, frozen=True):
+    """The response of the server."""
+
+    is_enabled: bool
+    sends_payload: bool
+
+
+def encode_setup_request(setup: HeartbeatSetupRequest) -> bytes:
+    """Encode template 1."""
+    body = _SETUP_REQUEST_BODY.pack(setup.timeout_ms, setup.sends_payload)
+    return _header(_SETUP_REQUEST, len(body)) + body
+
+
+def decode_setup_request(payload: bytes) -> HeartbeatSetupRequest:
+    """Decode template 1; older schema versions lack the last field, then it is false."""
+    body = _body(payload, _SETUP_REQUEST, 4)
+    return HeartbeatSetupRequest(int.from_bytes(body[:4], "little"), body[4:5] == bytes([_TRUE]))
+
+
+def encode_setup_response(setup: HeartbeatSetupResponse) -> bytes:
+    """Encode template 2."""
+    body = _SETUP_RESPONSE_BODY.pack(setup.is_enabled, setup.sends_payload)
+    return _header(_SETUP_RESPONSE, len(body)) + body
+
+
+def decode_setup_response(payload: bytes) -> HeartbeatSetupResponse:
+    """Decode template 2; older schema versions lack the last field, then it is false."""
+    body = _body(payload, _SETUP_RESPONSE, 1)
+    return HeartbeatSetupResponse(body[0] == _TRUE, body[1:2] == bytes([_TRUE]))
+
+
+def encode_heartbeat(epoch_ms: int) -> bytes:
+    """Encode template 3: when a heartbeat was sent."""
+    return _header(_HEARTBEAT, _TIMESTAMP.size) + _TIMESTAMP.pack(epoch_ms)
+
+
+def encode_heartbeat_reply(epoch_ms: int) -> bytes:
+    """Encode template 4: when a heartbeat was received."""
+    return _header(_HEARTBEAT_REPLY, _TIMESTAMP.size) + _TIMESTAMP.pack(epoch_ms)
+
+
+def _header(template: int, block_bytes: int) -> bytes:
+    return _HEADER.pack(block_bytes, template, _SCHEMA_ID, _SCHEMA_VERSION)
+
+
+def _body(payload: bytes, template: int, block_bytes_min: int) -> bytes:
+    if len(payload) < _HEADER.size:
+        raise MalformedPayloadError(
+            f"heartbeat message of {len(payload)} bytes is shorter than its header"
+        )
+    block_bytes, actual_template, schema, _ = _HEADER.unpack_from(payload)
+    body = payload[_HEADER.size : _HEADER.size + block_bytes]
+    if (actual_template, schema) != (template, _SCHEMA_ID):
+        raise MalformedPayloadError(
+            f"heartbeat message has template {actual_template} of schema {schema}, "
+            f"expected {template} of {_SCHEMA_ID}"
+        )
+    if len(body) < max(block_bytes, block_bytes_min):
+        raise MalformedPayloadError(f"heartbeat message ends after {len(body)} bytes of its body")
+    return body
 
 
 class ZeebeClientHeartbeats(Heartbeats):
@@ -163,8 +250,8 @@ class ZeebeClientHeartbeats(Heartbeats):
         interval_s, timeout_s = self._settings
         if interval_s:
             self._setup_id = self._next_request_id()
-            setup = sbe.HeartbeatSetupRequest(round(timeout_s * 1000), self._sends_payload)
-            payload = sbe.encode_setup_request(setup)
+            setup = HeartbeatSetupRequest(round(timeout_s * 1000), self._sends_payload)
+            payload = encode_setup_request(setup)
             self.outgoing.append(RequestFrame(self._setup_id, SETUP_SUBJECT, payload))
 
     def consume(self, frame: Frame, now: float) -> bool:
@@ -222,7 +309,7 @@ class ZeebeClientHeartbeats(Heartbeats):
             self.interval_s = self._settings[0]
             return
         try:
-            response = sbe.decode_setup_response(reply.payload)
+            response = decode_setup_response(reply.payload)
         except MalformedPayloadError:
             return
         if reply.status == ReplyStatus.OK and response.is_enabled:
@@ -233,7 +320,7 @@ class ZeebeClientHeartbeats(Heartbeats):
         id = self._next_request_id()
         if not self._is_one_way:
             self._unanswered.append((id, now))
-        payload = sbe.encode_heartbeat(self._wall_clock()) if self._sends_payload else b""
+        payload = encode_heartbeat(self._wall_clock()) if self._sends_payload else b""
         self.outgoing.append(RequestFrame(id, HEARTBEAT_SUBJECT, payload))
 
 
@@ -281,7 +368,7 @@ class ZeebeServerHeartbeats(Heartbeats):
         self.interval_s = NEVER
 
     def _send_heartbeat(self, now: float) -> None:
-        payload = sbe.encode_heartbeat_reply(self._wall_clock()) if self._sends_payload else b""
+        payload = encode_heartbeat_reply(self._wall_clock()) if self._sends_payload else b""
         self.outgoing.append(ReplyFrame(self._last_id, ReplyStatus.OK, payload))
 
     def _set_up(self, payload: bytes) -> bytes:
@@ -289,10 +376,10 @@ class ZeebeServerHeartbeats(Heartbeats):
         if not payload:
             raise MalformedFrameError("heartbeat set-up request has no payload")
         try:
-            setup = sbe.decode_setup_request(payload)
+            setup = decode_setup_request(payload)
         except MalformedPayloadError:
-            setup = sbe.HeartbeatSetupRequest(0, sends_payload=False)
+            setup = HeartbeatSetupRequest(0, sends_payload=False)
         if setup.timeout_ms:
             self.timeout_s = max(setup.timeout_ms / 1000, _TIMEOUT_S_MIN)
         self._sends_payload = self._sends_payload and setup.sends_payload
-        return sbe.encode_setup_response(sbe.HeartbeatSetupResponse(True, self._sends_payload))
+        return encode_setup_response(HeartbeatSetupResponse(True, self._sends_payload))

@@ -9,6 +9,9 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Collection
+from typing import Any
+
+import msgspec
 
 from postroad.core.errors import (
     ConfigError,
@@ -18,7 +21,7 @@ from postroad.core.errors import (
 )
 from postroad.core.limits import HELLO_BYTES_MAX
 from postroad.core.names import Address, validate_node_name
-from postroad.wire.frames import HelloFrame, decode_utf8
+from postroad.wire.frames import HelloFrame
 
 
 def check_peer_hello(
@@ -63,10 +66,14 @@ def check_tunnel_hello(server: HelloFrame) -> None:
 
 
 _FIELD = struct.Struct(">HH")
+_FLAG = struct.Struct(">?")
+_U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
-_U16 = struct.Struct(">H")
-_U8 = struct.Struct(">B")
+
+# Limit of a role or a zone.
+PART_BYTES_MAX = 255
+NONCE_BYTES = 32
 
 
 class HelloField(enum.IntEnum):
@@ -89,44 +96,47 @@ class HelloField(enum.IntEnum):
     NONCE = 15
 
 
-# Limit of a role or a zone.
-PART_BYTES_MAX = 255
-NONCE_BYTES = 32
-
-_REQUIRED = (
-    HelloField.CLUSTER,
-    HelloField.NAME,
-    HelloField.INCARNATION,
-    HelloField.FRAME_BYTES_MAX,
+# The attribute of each field, and the layout of its value; None is text.
+_LAYOUTS: dict[HelloField, tuple[str, struct.Struct | None]] = {
+    HelloField.CLUSTER: ("cluster", None),
+    HelloField.NAME: ("name", None),
+    HelloField.INCARNATION: ("incarnation", _U64),
+    HelloField.HOST: ("host", None),
+    HelloField.PORT: ("port", _U16),
+    HelloField.FRAME_BYTES_MAX: ("frame_bytes_max", _U32),
+    HelloField.REQUESTS_PENDING_MAX: ("requests_pending_max", _U32),
+    HelloField.HEARTBEAT_TIMEOUT_MS: ("heartbeat_timeout_ms", _U32),
+    HelloField.COMPRESSIONS: ("compressions", None),
+    HelloField.MEMBER: ("is_member", _FLAG),
+    HelloField.ROLE: ("role", None),
+    HelloField.ZONE: ("zone", None),
+    HelloField.TUNNEL: ("is_tunnel", _FLAG),
+    HelloField.TRACES: ("accepts_traces", _FLAG),
+    HelloField.NONCE: ("nonce", struct.Struct(f"{NONCE_BYTES}s")),
+}
+_REQUIRED = frozenset(
+    {
+        HelloField.CLUSTER,
+        HelloField.NAME,
+        HelloField.INCARNATION,
+        HelloField.FRAME_BYTES_MAX,
+    }
 )
+_PARTS = frozenset({HelloField.ROLE, HelloField.ZONE})
 
 
 def encode_hello(hello: HelloFrame) -> bytes:
-    """Encode the body of a hello frame."""
-    fields = {
-        HelloField.CLUSTER: hello.cluster.encode(),
-        HelloField.NAME: hello.name.encode(),
-        HelloField.INCARNATION: _U64.pack(hello.incarnation),
-        HelloField.HOST: hello.address.host.encode(),
-        HelloField.PORT: _U16.pack(hello.address.port),
-        HelloField.FRAME_BYTES_MAX: _U32.pack(hello.frame_bytes_max),
-        HelloField.REQUESTS_PENDING_MAX: _U32.pack(hello.requests_pending_max),
-        HelloField.HEARTBEAT_TIMEOUT_MS: _U32.pack(hello.heartbeat_timeout_ms),
-        HelloField.COMPRESSIONS: ",".join(hello.compressions).encode(),
-    }
-    if hello.is_member:
-        fields[HelloField.MEMBER] = _U8.pack(1)
-    if hello.role:
-        fields[HelloField.ROLE] = hello.role.encode()
-    if hello.zone:
-        fields[HelloField.ZONE] = hello.zone.encode()
-    if hello.is_tunnel:
-        fields[HelloField.TUNNEL] = _U8.pack(1)
-    if hello.accepts_traces:
-        fields[HelloField.TRACES] = _U8.pack(1)
-    if hello.nonce:
-        fields[HelloField.NONCE] = hello.nonce
-    return b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in fields.items())
+    """Encode the body of a hello frame; fields after the compressions only if they are set."""
+    values = msgspec.structs.asdict(hello)
+    values["host"], values["port"] = hello.address
+    values["compressions"] = ",".join(hello.compressions)
+    body = bytearray()
+    for tag, (attribute, layout) in _LAYOUTS.items():
+        value = values[attribute]
+        if value or tag <= HelloField.COMPRESSIONS:
+            encoded = value.encode() if layout is None else layout.pack(value)
+            body += _FIELD.pack(tag, len(encoded)) + encoded
+    return bytes(body)
 
 
 def decode_hello(body: bytes) -> HelloFrame:
@@ -134,30 +144,39 @@ def decode_hello(body: bytes) -> HelloFrame:
     if len(body) > HELLO_BYTES_MAX:
         raise MalformedFrameError(f"hello of {len(body)} bytes is longer than {HELLO_BYTES_MAX}")
     fields = _split_fields(body)
-    for tag in _REQUIRED:
-        if tag not in fields:
-            raise MalformedFrameError(f"hello lacks its {tag.name.lower()}")
-    compressions = _text(fields, HelloField.COMPRESSIONS)
-    frame_bytes_max = _number(fields, HelloField.FRAME_BYTES_MAX, _U32)
-    requests_pending_max = _number(fields, HelloField.REQUESTS_PENDING_MAX, _U32, 1)
-    if frame_bytes_max == 0 or requests_pending_max == 0:
+    values: dict[str, Any] = {"host": "", "port": 0, "requests_pending_max": 1}
+    for tag, (attribute, layout) in _LAYOUTS.items():
+        value = fields.get(tag)
+        if value is None:
+            if tag in _REQUIRED:
+                raise MalformedFrameError(f"hello lacks its {attribute}")
+        elif layout is not None:
+            if len(value) != layout.size:
+                raise MalformedFrameError(
+                    f"hello {tag.name.lower()} has {len(value)} bytes, not {layout.size}"
+                )
+            (values[attribute],) = layout.unpack(value)
+        elif tag in _PARTS and len(value) > PART_BYTES_MAX:
+            raise MalformedFrameError(
+                f"hello {attribute} has {len(value)} bytes, more than {PART_BYTES_MAX}"
+            )
+        else:
+            try:
+                values[attribute] = str(value, "utf-8")
+            except UnicodeDecodeError as error:
+                raise MalformedFrameError(
+                    f"hello {attribute} is not valid UTF-8: {error.reason}"
+                ) from None
+    if values["frame_bytes_max"] == 0 or values["requests_pending_max"] == 0:
         raise MalformedFrameError("hello accepts no frames or no requests")
-    return HelloFrame(
-        cluster=_text(fields, HelloField.CLUSTER),
-        name=_name(fields),
-        incarnation=_number(fields, HelloField.INCARNATION, _U64),
-        address=Address(_text(fields, HelloField.HOST), _number(fields, HelloField.PORT, _U16)),
-        frame_bytes_max=frame_bytes_max,
-        requests_pending_max=requests_pending_max,
-        heartbeat_timeout_ms=_number(fields, HelloField.HEARTBEAT_TIMEOUT_MS, _U32),
-        compressions=tuple(compressions.split(",")) if compressions else (),
-        is_member=_number(fields, HelloField.MEMBER, _U8) != 0,
-        role=_part(fields, HelloField.ROLE),
-        zone=_part(fields, HelloField.ZONE),
-        is_tunnel=_number(fields, HelloField.TUNNEL, _U8) != 0,
-        accepts_traces=_number(fields, HelloField.TRACES, _U8) != 0,
-        nonce=_nonce(fields),
-    )
+    try:
+        validate_node_name(values["name"])
+    except ConfigError as error:
+        raise MalformedFrameError(f"hello: {error}") from None
+    values["address"] = Address(values.pop("host"), values.pop("port"))
+    if compressions := values.pop("compressions", ""):
+        values["compressions"] = tuple(compressions.split(","))
+    return HelloFrame(**values)
 
 
 def _split_fields(body: bytes) -> dict[int, bytes]:
@@ -173,41 +192,3 @@ def _split_fields(body: bytes) -> dict[int, bytes]:
         fields[tag] = body[position : position + length]
         position += length
     return fields
-
-
-def _text(fields: dict[int, bytes], tag: HelloField) -> str:
-    return decode_utf8(fields.get(tag, b""), f"hello {tag.name.lower()}")
-
-
-def _part(fields: dict[int, bytes], tag: HelloField) -> str:
-    size = len(fields.get(tag, b""))
-    if size > PART_BYTES_MAX:
-        raise MalformedFrameError(f"hello {tag.name.lower()} has {size} bytes, more than allowed")
-    return _text(fields, tag)
-
-
-def _number(
-    fields: dict[int, bytes], tag: HelloField, layout: struct.Struct, default: int = 0
-) -> int:
-    value = fields.get(tag)
-    if value is None:
-        return default
-    if len(value) != layout.size:
-        raise MalformedFrameError(
-            f"hello {tag.name.lower()} has {len(value)} bytes, not {layout.size}"
-        )
-    return int(layout.unpack(value)[0])
-
-
-def _nonce(fields: dict[int, bytes]) -> bytes:
-    nonce = fields.get(HelloField.NONCE, b"")
-    if len(nonce) not in (0, NONCE_BYTES):
-        raise MalformedFrameError(f"hello nonce has {len(nonce)} bytes, not {NONCE_BYTES}")
-    return nonce
-
-
-def _name(fields: dict[int, bytes]) -> str:
-    try:
-        return validate_node_name(_text(fields, HelloField.NAME))
-    except ConfigError as error:
-        raise MalformedFrameError(f"hello: {error}") from None

@@ -9,8 +9,8 @@ import pytest
 from postroad.core.cluster_secret import ClusterSecret
 from postroad.core.errors import HandshakeRejectedError, MalformedFrameError
 from postroad.core.names import Address
-from postroad.wire import datagram_seal
-from postroad.wire.datagram_seal import MARK, SEAL_BYTES, Seal, Unsealed
+from postroad.wire import datagram
+from postroad.wire.datagram import MARK, SEAL_BYTES, Seal, Unsealed
 
 SECRET = ClusterSecret("demo", "correct horse battery staple")
 A, B, C = (Address("10.0.0.1", port) for port in (1, 2, 3))
@@ -143,7 +143,7 @@ def test_seal_open_without_a_valid_proof_is_rejected(subtests: pytest.Subtests) 
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datagram_seal, "_PEERS_MAX", 3)
+    monkeypatch.setattr(datagram, "_PEERS_MAX", 3)
     alpha, beta = make_seal(), make_seal()
     for port in range(1, 9):
         alpha.seal(Address("10.0.0.1", port), b"x", NOW)

@@ -20,8 +20,8 @@ from postroad.wire.frame_rules import (
     TRANSITIONS,
     TUNNEL,
     FrameAction,
-    check_transition,
     frame_action,
+    transition,
 )
 from postroad.wire.frames import CancelFrame, Frame, PingFrame, PongFrame, ProofFrame
 from tests.support.wire.pairs import (
@@ -164,13 +164,13 @@ def test_transitions_every_state_can_close_and_closed_is_final() -> None:
         assert (following == {ConnectionState.CLOSED}) is (state is ConnectionState.CLOSED)
 
 
-def test_check_transition_outside_the_table_raises() -> None:
+def test_transition_outside_the_table_raises() -> None:
     for state, following in itertools.product(ConnectionState, repeat=2):
         if following in TRANSITIONS[state]:
-            check_transition(state, following)
+            transition(state, following)
         else:
             with pytest.raises(LocalProtocolError, match=f"in state {state.name.lower()} cannot"):
-                check_transition(state, following)
+                transition(state, following)
 
 
 def test_connection_closed_by_a_breach_never_opens_again() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from postroad.core.errors import MalformedPayloadError
-from postroad.wire.zeebe_heartbeats import (
+from postroad.wire.heartbeats import (
     HeartbeatSetupRequest,
     HeartbeatSetupResponse,
     decode_setup_request,

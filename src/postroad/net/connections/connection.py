@@ -275,7 +275,7 @@ class PeerConnection(asyncio.Protocol):
         assert self._capacity_timer is not None
         now = self._loop.time()
         late_s = now - self._capacity_timer.when()
-        if not self.wire.awaits_capacity:
+        if not self._share.is_waiting:
             # The frame was completed by bytes read before the pause.
             self.on_capacity()
             return
@@ -458,7 +458,7 @@ class PeerConnection(asyncio.Protocol):
         self.wire.needs_attention = False
         if self.wire.failure is not None:
             self._fail(self.wire.failure)
-        elif self.wire.awaits_capacity:
+        elif self._share.is_waiting:
             self._wait_for_frame_capacity()
         self._set_timer(min(self.wire.deadline(), self._own_deadline()))
 

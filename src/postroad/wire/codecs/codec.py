@@ -43,17 +43,17 @@ class Codec(Protocol):
 
     def encode(self, out: list[bytes], frame: Frame) -> None:
         """Append the bytes of a frame; raise LocalProtocolError if the version lacks it."""
+        if isinstance(frame, RequestFrame):
+            # A trace context is sent by `WireConnection.request` only, if the peer accepts traces.
+            self.encode_request(
+                out, frame.id, frame.subject, frame.payload, frame.timeout_ms, frame.one_way
+            )
+        elif isinstance(frame, ReplyFrame):
+            self.encode_reply(
+                out, frame.id, frame.status, frame.payload, frame.code, frame.retryable
+            )
+        else:
+            self.encode_control(out, frame)
 
-
-def encode_application_frame(codec: Codec, out: list[bytes], frame: Frame) -> bool:
-    """Encode a request or reply; return False if the frame is neither."""
-    if isinstance(frame, RequestFrame):
-        # A trace context is sent by `WireConnection.request` only, if the peer accepts traces.
-        codec.encode_request(
-            out, frame.id, frame.subject, frame.payload, frame.timeout_ms, frame.one_way
-        )
-        return True
-    if isinstance(frame, ReplyFrame):
-        codec.encode_reply(out, frame.id, frame.status, frame.payload, frame.code, frame.retryable)
-        return True
-    return False
+    def encode_control(self, out: list[bytes], frame: Frame) -> None:
+        """Append the bytes of a frame that is neither request nor reply."""

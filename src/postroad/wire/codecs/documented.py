@@ -10,7 +10,6 @@ import struct
 
 from postroad.core.errors import FrameTooLargeError, MalformedFrameError
 from postroad.core.limits import SUBJECT_BYTES_MAX
-from postroad.wire.codecs.codec import JOIN_BYTES_MAX
 from postroad.wire.codecs.legacy import (
     REPLY,
     REQUEST,
@@ -33,11 +32,13 @@ _HEADER = struct.Struct(">Bqi")
 _HEADER_BYTES = _HEADER.size
 _LENGTH = struct.Struct(">i")
 _LENGTH_BYTES = _LENGTH.size
-_STATUS = [bytes([status]) for status in range(STATUS_MAX + 1)]
 
 
 class DocumentedCodec(LegacyCodec):
     """Versions 1 and 2 of profile `documented`."""
+
+    pack_header = staticmethod(_HEADER.pack)
+    subject_length = _LENGTH
 
     def _decode_frames(self, data: Bytes, position: int, frames: list[Frame]) -> int:
         end = len(data)
@@ -83,36 +84,6 @@ class DocumentedCodec(LegacyCodec):
             else:
                 raise unknown_type_error(kind)
         return position
-
-    def encode_request(
-        self,
-        out: list[bytes],
-        id: int,
-        subject: str,
-        payload: bytes,
-        timeout_ms: int,
-        one_way: bool,
-    ) -> None:
-        if not self._has_sent_sender:
-            self._encode_sender_once(out)
-        encoded = subject.encode()
-        header = _HEADER.pack(REQUEST, id, len(payload))
-        trailer = _LENGTH.pack(len(encoded)) + encoded
-        if len(payload) < JOIN_BYTES_MAX:
-            out.append(header + payload + trailer)
-        else:
-            out += (header, payload, trailer)
-
-    def encode_reply(
-        self, out: list[bytes], id: int, status: int, payload: bytes, code: int, retryable: bool
-    ) -> None:
-        if not self._has_sent_sender:
-            self._encode_sender_once(out)
-        header = _HEADER.pack(REPLY, id, len(payload))
-        if len(payload) < JOIN_BYTES_MAX:
-            out.append(header + payload + _STATUS[status])
-        else:
-            out += (header, payload, _STATUS[status])
 
 
 def _bad_length(length: int, maximum: int) -> MalformedFrameError | FrameTooLargeError:

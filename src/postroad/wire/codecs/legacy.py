@@ -5,10 +5,11 @@ from __future__ import annotations
 import ipaddress
 import struct
 from abc import abstractmethod
+from collections.abc import Callable
 
 from postroad.core.errors import ConfigError, LocalProtocolError, MalformedFrameError
 from postroad.core.names import Address
-from postroad.wire.codecs.codec import Codec, encode_application_frame
+from postroad.wire.codecs.codec import JOIN_BYTES_MAX, Codec
 from postroad.wire.frames import Bytes, Frame, decode_utf8
 
 _LENGTH_16 = struct.Struct(">h")
@@ -80,11 +81,16 @@ REPLY = 2
 
 # Highest reply status of these versions.
 STATUS_MAX = 3
+_STATUS = [bytes([status]) for status in range(STATUS_MAX + 1)]
 
 
 class LegacyCodec(Codec):
-    """Sender addresses of both directions; subclasses encode and decode the frames."""
+    """Sender addresses of both directions, and encoding; subclasses decode the frames."""
 
+    # Returns type, id and payload length of a frame.
+    pack_header: Callable[[int, int, int], bytes]
+    # Layout of the length of a subject.
+    subject_length: struct.Struct
     # Whether version 1 always has the 8-bit length of profile `zeebe`.
     has_short_length = False
 
@@ -112,11 +118,34 @@ class LegacyCodec(Codec):
             self.sender, position = sender
         return self._decode_frames(data, position, frames)
 
-    def encode(self, out: list[bytes], frame: Frame) -> None:
-        if not encode_application_frame(self, out, frame):
-            raise LocalProtocolError(
-                f"version {self._version} has no frame for {type(frame).__name__}"
-            )
+    def encode_request(
+        self,
+        out: list[bytes],
+        id: int,
+        subject: str,
+        payload: bytes,
+        timeout_ms: int,
+        one_way: bool,
+    ) -> None:
+        encoded = subject.encode()
+        trailer = self.subject_length.pack(len(encoded)) + encoded
+        self._encode(out, self.pack_header(REQUEST, id, len(payload)), payload, trailer)
+
+    def encode_reply(
+        self, out: list[bytes], id: int, status: int, payload: bytes, code: int, retryable: bool
+    ) -> None:
+        self._encode(out, self.pack_header(REPLY, id, len(payload)), payload, _STATUS[status])
+
+    def _encode(self, out: list[bytes], header: bytes, payload: bytes, trailer: bytes) -> None:
+        if not self._has_sent_sender:
+            self._encode_sender_once(out)
+        if len(payload) < JOIN_BYTES_MAX:
+            out.append(header + payload + trailer)
+        else:
+            out += (header, payload, trailer)
+
+    def encode_control(self, out: list[bytes], frame: Frame) -> None:
+        raise LocalProtocolError(f"version {self._version} has no frame for {type(frame).__name__}")
 
     @abstractmethod
     def _decode_frames(self, data: Bytes, position: int, frames: list[Frame]) -> int:

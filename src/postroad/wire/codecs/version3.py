@@ -20,7 +20,7 @@ from postroad.core.errors import LocalProtocolError, MalformedFrameError
 from postroad.core.limits import HELLO_BYTES_MAX, SUBJECT_BYTES_MAX
 from postroad.core.names import Address
 from postroad.core.tracing import SAMPLED, TRACESTATE_CHARS_MAX, SpanContext, parse_traceparent
-from postroad.wire.codecs.codec import JOIN_BYTES_MAX, Codec, encode_application_frame
+from postroad.wire.codecs.codec import JOIN_BYTES_MAX, Codec
 from postroad.wire.compression import CompressionAlgorithm, compress_payload, decompress_payload
 from postroad.wire.frames import (
     Bytes,
@@ -131,7 +131,7 @@ class Version3Codec(Codec):
     """Version 3, either side."""
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self.accept_frames(frame_bytes_max)
+        self.frame_bytes_max = frame_bytes_max
         self.sender: Address | None = None
         # The hello of the peer as received, for its proof (3.7).
         self.hello_body = b""
@@ -141,16 +141,11 @@ class Version3Codec(Codec):
         # Set after both hellos if both sides offer the same algorithm.
         self.compression: CompressionAlgorithm | None = None
 
-    def accept_frames(self, frame_bytes_max: int) -> None:
-        """Accept frames up to this size from now on."""
-        self.frame_bytes_max = frame_bytes_max
-        self._length_max = frame_bytes_max + _EMPTY_LENGTH
-
     def decode(self, data: Bytes, frames: list[Frame]) -> int:
         position = 0
         end = len(data)
         unpack = _unpack
-        length_max = self._length_max
+        length_max = self.frame_bytes_max + _EMPTY_LENGTH
         self.bytes_needed = _HEADER_BYTES
         while end - position >= _HEADER_BYTES:
             length, kind, word, id = unpack(data, position)
@@ -261,9 +256,7 @@ class Version3Codec(Codec):
         else:
             out += (header, payload)
 
-    def encode(self, out: list[bytes], frame: Frame) -> None:
-        if encode_application_frame(self, out, frame):
-            return
+    def encode_control(self, out: list[bytes], frame: Frame) -> None:
         if isinstance(frame, HelloFrame):
             out.append(_control(FrameType.HELLO, body=encode_hello(frame)))
         elif isinstance(frame, GoodbyeFrame):

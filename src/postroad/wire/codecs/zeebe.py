@@ -10,7 +10,6 @@ import struct
 
 from postroad.core.errors import MalformedFrameError
 from postroad.core.limits import SUBJECT_BYTES_MAX
-from postroad.wire.codecs.codec import JOIN_BYTES_MAX
 from postroad.wire.codecs.legacy import (
     REPLY,
     REQUEST,
@@ -88,14 +87,18 @@ def decode_varint64(data: bytes | memoryview, position: int) -> tuple[int, int]:
 
 _SUBJECT_LENGTH = struct.Struct(">H")
 _SUBJECT_LENGTH_BYTES = _SUBJECT_LENGTH.size
-_REQUEST = bytes([REQUEST])
-_REPLY = bytes([REPLY])
+
+
+def _pack_header(kind: int, id: int, payload_bytes: int) -> bytes:
+    return bytes((kind,)) + encode_varint64(id) + encode_varint32(payload_bytes)
 
 
 class ZeebeCodec(LegacyCodec):
     """Versions 1 and 2 of profile `zeebe`."""
 
     has_short_length = True
+    pack_header = staticmethod(_pack_header)
+    subject_length = _SUBJECT_LENGTH
 
     def _decode_frames(self, data: Bytes, position: int, frames: list[Frame]) -> int:
         end = len(data)
@@ -149,30 +152,3 @@ class ZeebeCodec(LegacyCodec):
             subject = decode_utf8(data[subject_start:after], "subject", id)
             frames.append(RequestFrame(id, subject, data[start:stop]))  # type: ignore[arg-type]
         return after
-
-    def encode_request(
-        self,
-        out: list[bytes],
-        id: int,
-        subject: str,
-        payload: bytes,
-        timeout_ms: int,
-        one_way: bool,
-    ) -> None:
-        if not self._has_sent_sender:
-            self._encode_sender_once(out)
-        encoded = subject.encode()
-        header = _REQUEST + encode_varint64(id) + encode_varint32(len(payload))
-        trailer = _SUBJECT_LENGTH.pack(len(encoded)) + encoded
-        if len(payload) < JOIN_BYTES_MAX:
-            out.append(header + payload + trailer)
-        else:
-            out += (header, payload, trailer)
-
-    def encode_reply(
-        self, out: list[bytes], id: int, status: int, payload: bytes, code: int, retryable: bool
-    ) -> None:
-        if not self._has_sent_sender:
-            self._encode_sender_once(out)
-        header = _REPLY + encode_varint64(id) + encode_varint32(len(payload))
-        out += (header, payload, bytes([status]))
