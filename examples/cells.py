@@ -6,8 +6,9 @@ changes when each is a program on a machine of its own.
 
 import asyncio
 
-from postroad import MessagingService, run
+from postroad import run
 from postroad.cells import CellDomain, CellMessage, Role, StaticCoreDiscovery
+from postroad.net import MessagingService
 
 
 def take_order(message: CellMessage) -> str:

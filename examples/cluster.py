@@ -7,7 +7,7 @@ changes when each is a program on a machine of its own.
 import asyncio
 from contextlib import AsyncExitStack
 
-from postroad import MessagingService, run
+from postroad import run
 from postroad.cluster import (
     ClusterAgent,
     ClusterMessaging,
@@ -17,6 +17,7 @@ from postroad.cluster import (
     MembershipEventType,
     StaticDiscovery,
 )
+from postroad.net import MessagingService
 
 # Shorter times than the default, so that nobody has to wait for the end.
 QUICK = MembershipConfig(

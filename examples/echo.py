@@ -3,7 +3,8 @@
 Run it with `python -m examples.echo`.
 """
 
-from postroad import MessagingService, RawMessage, run
+from postroad import run
+from postroad.net import MessagingService, RawMessage
 
 
 def echo(message: RawMessage) -> bytes:

@@ -8,8 +8,9 @@ import asyncio
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from postroad import MessagingService, run
+from postroad import run
 from postroad.durable import DurableQueues, Message, SqliteStore, StaticPeerDirectory, Transaction
+from postroad.net import MessagingService
 
 
 async def take_order(message: Message, tx: Transaction) -> None:

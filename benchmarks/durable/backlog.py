@@ -14,7 +14,6 @@ from benchmarks.children import running
 from benchmarks.durable.nodes import CLUSTER, QUEUE
 from benchmarks.harness import Comparison, Contender, Section
 from benchmarks.messaging.processes import run
-from postroad import MessagingService
 from postroad.durable import (
     DurableQueues,
     DurableQueuesConfig,
@@ -23,6 +22,7 @@ from postroad.durable import (
     StaticPeerDirectory,
     Transaction,
 )
+from postroad.net import MessagingService
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

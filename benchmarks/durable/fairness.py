@@ -11,7 +11,6 @@ from benchmarks.children import running
 from benchmarks.durable.nodes import CLUSTER, QUEUE, mail_node
 from benchmarks.harness import Comparison, Contender, Section
 from benchmarks.messaging.processes import run
-from postroad import MessagingService
 from postroad.durable import (
     DurableQueues,
     DurableQueuesConfig,
@@ -21,6 +20,7 @@ from postroad.durable import (
     StaticPeerDirectory,
     Transaction,
 )
+from postroad.net import MessagingService
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from postroad import MessagingService
 from postroad.durable import DurableQueues, DurableQueuesConfig, PeerDirectory, SqliteStore
+from postroad.net import MessagingService
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -20,9 +20,9 @@ from benchmarks.children import running
 from benchmarks.durable.nodes import CLUSTER
 from benchmarks.harness import BenchmarkFailed, Comparison, Contender, Section
 from benchmarks.messaging.processes import run
-from postroad import MessagingService
 from postroad.durable import DurableQueues, SqliteStore, StaticPeerDirectory
 from postroad.flows import FlowContext, FlowsConfig, FlowService, FlowStatus, flow
+from postroad.net import MessagingService
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -13,9 +13,9 @@ import msgspec
 from benchmarks.children import running
 from benchmarks.harness import Comparison, Contender, Section
 from benchmarks.messaging.processes import run
-from postroad import MessagingService, RawMessage
 from postroad.admin.client import Client
 from postroad.admin.serving import AdminServer
+from postroad.net import MessagingService, RawMessage
 from postroad.node import App, Node, NodeConfig
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from postroad import MessagingService
 from postroad.durable import DurableQueues, DurableQueuesConfig, SqliteStore, StaticPeerDirectory
+from postroad.net import MessagingService
 from postroad.pipeline import Job, JobBuilder
 
 NODE, PEER = "alpha", "beta"

@@ -7,50 +7,33 @@ from ._version import __version__
 if TYPE_CHECKING:
     from .admin.sync_client import SyncClient
     from .cells import Cell
-    from .core import Address, Limits, Outcome, PostroadError, RetryPolicy, errors
+    from .core import PostroadError, RetryPolicy, errors
     from .core.errors import ConfigError, Reject, UsageError
     from .core.injection import INJECTED
     from .durable import Message, SyncTransaction, Transaction
     from .flows import FlowContext, SyncFlowContext, flow, responder
-    from .net import (
-        DatagramService,
-        MessagingService,
-        MessagingStatistics,
-        ProtocolConfig,
-        RawMessage,
-        TlsConfig,
-        run,
-    )
+    from .net import run
     from .node import App, Node, NodeConfig, Queue, consumer, current_node
     from .services import Context, Service, action, event
 
 __all__ = [
     "INJECTED",
-    "Address",
     "App",
     "Cell",
     "ConfigError",
     "Context",
-    "DatagramService",
     "FlowContext",
-    "Limits",
     "Message",
-    "MessagingService",
-    "MessagingStatistics",
     "Node",
     "NodeConfig",
-    "Outcome",
     "PostroadError",
-    "ProtocolConfig",
     "Queue",
-    "RawMessage",
     "Reject",
     "RetryPolicy",
     "Service",
     "SyncClient",
     "SyncFlowContext",
     "SyncTransaction",
-    "TlsConfig",
     "Transaction",
     "UsageError",
     "__version__",
@@ -67,15 +50,12 @@ __all__ = [
 _HOMES = {
     "admin.sync_client": ("SyncClient",),
     "cells": ("Cell",),
-    "core": ("Address", "Limits", "Outcome", "PostroadError", "RetryPolicy", "errors"),
+    "core": ("PostroadError", "RetryPolicy", "errors"),
     "core.errors": ("ConfigError", "Reject", "UsageError"),
     "core.injection": ("INJECTED",),
     "durable": ("Message", "SyncTransaction", "Transaction"),
     "flows": ("FlowContext", "SyncFlowContext", "flow", "responder"),
-    "net": (
-        *("DatagramService", "MessagingService", "MessagingStatistics", "ProtocolConfig"),
-        *("RawMessage", "TlsConfig", "run"),
-    ),
+    "net": ("run",),
     "node": ("App", "Node", "NodeConfig", "Queue", "consumer", "current_node"),
     "services": ("Context", "Service", "action", "event"),
 }

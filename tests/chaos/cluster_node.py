@@ -11,8 +11,9 @@ import json
 import sys
 import time
 
-from postroad import MessagingService, run
+from postroad import run
 from postroad.cluster import ClusterAgent, MembershipEvent, StaticDiscovery
+from postroad.net import MessagingService
 
 CLUSTER = "chaos"
 

@@ -13,7 +13,8 @@ import sys
 
 import msgspec
 
-from postroad import Limits, MessagingService, RawMessage, run
+from postroad import run
+from postroad.net import Limits, MessagingService, RawMessage
 
 CLUSTER = "chaos"
 LIMITS = Limits(heartbeat_interval_s=0.3, heartbeat_timeout_s=2.5, stop_grace_s=1.0)

@@ -13,7 +13,6 @@ from typing import Any, Self
 
 import pytest
 
-from postroad import Address, MessagingService, Outcome
 from postroad.core.errors import (
     ConnectError,
     ConnectionClosedError,
@@ -21,6 +20,7 @@ from postroad.core.errors import (
     NoHandlerError,
     ReplyTimeoutError,
 )
+from postroad.net import Address, MessagingService, Outcome
 from tests.chaos.echo_node import CLUSTER, LIMITS
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.processes import end, start_module

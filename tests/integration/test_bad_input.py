@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from postroad import Limits, MessagingService
+from postroad.net import Limits, MessagingService
 from postroad.wire import encode_preamble
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.raw_peers import (

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from postroad import Address, Limits, MessagingService, Outcome
 from postroad.core.errors import (
     ConnectError,
     ConnectionClosedError,
@@ -19,6 +18,7 @@ from postroad.core.errors import (
     RemoteHandlerError,
     ReplyTimeoutError,
 )
+from postroad.net import Address, Limits, MessagingService, Outcome
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.raw_peers import (
     CLUSTER,

@@ -15,7 +15,7 @@ from itertools import product
 
 import pytest
 
-from postroad import Limits, MessagingService, ProtocolConfig
+from postroad.net import Limits, MessagingService, ProtocolConfig
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import (
     CLUSTER,

@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from postroad import Limits, MessagingService
+from postroad.net import Limits, MessagingService
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import (
     CLUSTER,

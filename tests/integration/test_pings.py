@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad import Limits, MessagingService, Outcome
 from postroad.core.errors import ConnectionClosedError
+from postroad.net import Limits, MessagingService, Outcome
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import (
     CLUSTER,

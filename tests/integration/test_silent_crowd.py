@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad import Limits, MessagingService
+from postroad.net import Limits, MessagingService
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import resident_bytes
 from tests.support.net.raw_peers import CLUSTER, echo_on, raw_client, virtual_time

@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad import DatagramService, Limits, MessagingService, Outcome, ProtocolConfig, TlsConfig
 from postroad.admin import certificates
 from postroad.core.errors import (
     ConfigError,
@@ -22,6 +21,14 @@ from postroad.core.errors import (
     MessagingError,
     TlsError,
     WrongPeerError,
+)
+from postroad.net import (
+    DatagramService,
+    Limits,
+    MessagingService,
+    Outcome,
+    ProtocolConfig,
+    TlsConfig,
 )
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import CLUSTER, both_loops, failure_of, raw_client

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from postroad import Address, MessagingService, ProtocolConfig, RawMessage
 from postroad.admin import certificates
 from postroad.cluster import Member
 from postroad.core.errors import (
@@ -15,6 +14,7 @@ from postroad.core.errors import (
     ConnectionClosedError,
     RemoteHandlerError,
 )
+from postroad.net import Address, MessagingService, ProtocolConfig, RawMessage
 from postroad.wire import ReplyStatus
 from tests.support.cluster.nodes import CLUSTER as NODES_CLUSTER
 from tests.support.cluster.nodes import Node, all_know, running_node

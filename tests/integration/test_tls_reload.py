@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from postroad import Limits, MessagingService, Outcome
 from postroad.core.errors import ConfigError, TlsError, UsageError
+from postroad.net import Limits, MessagingService, Outcome
 from tests.support.net.raw_peers import both_loops, failure_of, raw_client
 from tests.support.net.tls import Authority, alpha_and_beta, node
 

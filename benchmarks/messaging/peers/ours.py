@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from benchmarks.messaging.job import Job
     from benchmarks.messaging.workloads import Call
-    from postroad import MessagingService
-    from postroad.net import RawMessage
+    from postroad.net import MessagingService, RawMessage
 
 CLUSTER = "benchmark"
 
@@ -31,7 +30,7 @@ async def listen(job: Job) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def connect(job: Job, address: str) -> AsyncIterator[Call]:
-    from postroad import Address
+    from postroad.net import Address
 
     async with _service("client", job) as service:
         yield partial(service.request, Address.parse(address), job.subject)
@@ -64,7 +63,7 @@ def greeting() -> bytes:
 
 
 def _service(name: str, job: Job) -> MessagingService:
-    from postroad import MessagingService, TlsConfig
+    from postroad.net import MessagingService, TlsConfig
 
     tls = None
     if job.certificates:

@@ -1,5 +1,6 @@
 """Messages between nodes over TCP and UDP: asyncio around the state machines of `wire`."""
 
+from postroad.core import Address, Limits, Outcome
 from postroad.net.connections.tunnel import Tunnel, TunnelAcceptor, TunnelHandler
 from postroad.net.datagrams import DatagramService, DatagramStatistics
 from postroad.net.dispatch import MessageHandler, RawMessage
@@ -10,11 +11,14 @@ from postroad.net.statistics import MessagingStatistics
 from postroad.net.tls import TlsConfig
 
 __all__ = [
+    "Address",
     "DatagramService",
     "DatagramStatistics",
+    "Limits",
     "MessageHandler",
     "MessagingService",
     "MessagingStatistics",
+    "Outcome",
     "ProtocolConfig",
     "RawMessage",
     "TlsConfig",

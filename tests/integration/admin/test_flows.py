@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad import MessagingService
 from postroad.admin.flows import FlowStatus, changing_flows, reading_flows
 from postroad.core.errors import ConfigError, StoreLockedError, UsageError
 from postroad.durable import DurableQueues, SqliteStore, StaticPeerDirectory, store_from_url
@@ -25,6 +24,7 @@ from postroad.flows import (
 )
 from postroad.flows.engine import tables
 from postroad.flows.machine.failure_policy import CRASHES_ALONE_MAX
+from postroad.net import MessagingService
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.servers.postgres import fresh_database
 

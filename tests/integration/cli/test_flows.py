@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from postroad import MessagingService
 from postroad.cli.main import run
 from postroad.durable import DurableQueues, SqliteStore, StaticPeerDirectory
 from postroad.flows import FlowContext, FlowService, flow
+from postroad.net import MessagingService
 from tests.support.deadlines import DEADLINE_S, eventually
 
 paid: list[str] = []

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from postroad import MessagingService
 from postroad.cli.main import run
 from postroad.durable import DurableQueues, RetryPolicy, SqliteStore, StaticPeerDirectory
+from postroad.net import MessagingService
 
 
 def use_mail(path: Path, work: Callable[[DurableQueues], Awaitable[None]]) -> None:

@@ -8,7 +8,6 @@ import socket
 
 import pytest
 
-from postroad import Address, MessagingService
 from postroad.cluster import (
     ClusterAgent,
     ClusterMessaging,
@@ -19,6 +18,7 @@ from postroad.cluster import (
     ZooKeeperDiscovery,
 )
 from postroad.core.errors import ConfigError, UsageError
+from postroad.net import Address, MessagingService
 from tests.support.cluster.nodes import (
     QUICK,
     Node,

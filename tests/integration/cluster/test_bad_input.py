@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad import Address, MessagingService
 from postroad.cluster import MembershipEventType, MemberState
 from postroad.cluster.agent import SUBJECT
 from postroad.cluster.membership import MemberRecord
@@ -27,6 +26,7 @@ from postroad.cluster.membership.gossip import (
     encode_packet,
 )
 from postroad.core.errors import MessagingError
+from postroad.net import Address, MessagingService
 from postroad.wire import Datagram, encode_datagram, encode_preamble
 from tests.support.cluster.nodes import (
     CLUSTER,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from postroad import Address
 from postroad.cluster import MembershipEventType, MemberState
+from postroad.net import Address
 from tests.support.cluster.nodes import QUICK, all_know, both_ways, running_cluster, running_node
 
 

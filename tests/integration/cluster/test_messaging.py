@@ -7,7 +7,6 @@ import asyncio
 import msgspec
 import pytest
 
-from postroad import MessagingService, Outcome
 from postroad.cluster import Member
 from postroad.core.errors import (
     ConnectError,
@@ -15,6 +14,7 @@ from postroad.core.errors import (
     MemberNotFoundError,
     MessagingError,
 )
+from postroad.net import MessagingService, Outcome
 from tests.support.cluster.nodes import (
     Inbox,
     Node,

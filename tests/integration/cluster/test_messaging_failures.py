@@ -7,7 +7,6 @@ import asyncio
 import msgspec
 import pytest
 
-from postroad import DatagramService, Outcome
 from postroad.cluster import Member, MembershipConfig, MemberState
 from postroad.cluster.agent import SUBJECT
 from postroad.cluster.membership.gossip import GossipPacket, encode_packet
@@ -22,6 +21,7 @@ from postroad.core.errors import (
     ReplyTimeoutError,
     WrongPeerError,
 )
+from postroad.net import DatagramService, Outcome
 from tests.support.cluster.nodes import (
     CLUSTER,
     QUICK,

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from postroad import Address
 from postroad.cluster import ClusterAgent, MembershipEvent
 from postroad.cluster.discovery import DiscoveryStatistics
 from postroad.cluster.discovery.discovery import SeedsCallback
 from postroad.core.errors import NameConflictError
+from postroad.net import Address
 from tests.support.cluster.nodes import (
     QUICK,
     Node,

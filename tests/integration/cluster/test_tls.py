@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from postroad import DatagramService
 from postroad.cluster import (
     ClusterAgent,
     ClusterTopics,
@@ -18,6 +17,7 @@ from postroad.cluster import (
     MemberState,
 )
 from postroad.core.errors import ConfigError, NameConflictError
+from postroad.net import DatagramService
 from tests.support.cluster.nodes import (
     CLUSTER,
     QUICK,

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from postroad import Address, MessagingService
 from postroad.cluster import MemberState
 from postroad.cluster.agent import SUBJECT
 from postroad.cluster.membership import MemberRecord
@@ -27,6 +26,7 @@ from postroad.cluster.membership.gossip import (
     encode_packet,
 )
 from postroad.cluster.membership.members import leave_digest
+from postroad.net import Address, MessagingService
 from postroad.wire import Datagram, HelloFrame, encode_datagram, encode_preamble
 from postroad.wire.hello import encode_hello
 from tests.support.cluster.nodes import (

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from postroad import Address
+from postroad.net import Address
 
 
 class Proxy:

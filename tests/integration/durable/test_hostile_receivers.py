@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from postroad import MessagingService, RawMessage
 from postroad.durable.bridges.hash_chain import initial_chain
 from postroad.durable.bridges.protocol import (
     DeadLetterReason,
@@ -21,6 +20,7 @@ from postroad.durable.bridges.protocol import (
     encode,
 )
 from postroad.durable.names import DELIVER, OFFER
+from postroad.net import MessagingService, RawMessage
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import (
     CLUSTER,

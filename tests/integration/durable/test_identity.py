@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from postroad import MessagingService
 from postroad.core.errors import RemoteDecodeError
 from postroad.durable.bridges.protocol import encode
 from postroad.durable.names import DELIVER
+from postroad.net import MessagingService
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import (
     CLUSTER,

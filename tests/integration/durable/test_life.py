@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from postroad import MessagingService
 from postroad.core.errors import PostroadError
 from postroad.durable import DurableQueues, Message, SqliteStore, StaticPeerDirectory, Transaction
+from postroad.net import MessagingService
 from tests.support.durable.mail_pairs import CLUSTER, LIMITS, QUICK, Recorder, running_station
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad import MessagingService
 from postroad.core.errors import RemoteDecodeError
 from postroad.durable import DurableQueuesConfig, StoredMessage
 from postroad.durable.bridges.hash_chain import extend_chain
@@ -23,6 +22,7 @@ from postroad.durable.bridges.protocol import (
     encode,
 )
 from postroad.durable.names import DELIVER
+from postroad.net import MessagingService
 from tests.support.durable.mail_pairs import (
     CLUSTER,
     LIMITS,

@@ -143,7 +143,8 @@ async def test_a_function_that_is_given_up_before_its_turn_is_not_called(nodes: 
 ENDLESS = """
 import asyncio, sys, threading
 
-from postroad import MessagingService, run
+from postroad import run
+from postroad.net import MessagingService
 from postroad.durable import DurableQueues, SqliteStore, StaticPeerDirectory
 from postroad.flows import FlowContext, FlowService, flow
 

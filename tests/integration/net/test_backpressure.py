@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
-from postroad import Outcome, RawMessage
 from postroad.core.errors import ConnectionClosedError, ReplyTimeoutError
+from postroad.net import Outcome, RawMessage
 from tests.support.deadlines import eventually
 from tests.support.net.peers import (
     Gate,

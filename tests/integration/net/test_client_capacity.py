@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from postroad import MessagingService
+from postroad.net import MessagingService
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import make_service, running_pair, stays, turns
 from tests.support.net.scripts import RawPeer, RawServer

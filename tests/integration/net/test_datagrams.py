@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from postroad import Address, DatagramService, RawMessage
 from postroad.core.errors import ConfigError, MessageTooLargeError, NotRunningError, UsageError
+from postroad.net import Address, DatagramService, RawMessage
 from postroad.wire import encode_preamble
 from tests.support.deadlines import eventually
 from tests.support.net.peers import CLUSTER, nothing_left

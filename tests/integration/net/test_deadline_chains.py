@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import pytest
 
-from postroad import MessagingService, RawMessage
 from postroad.core.errors import (
     ConnectionClosedError,
     NotRunningError,
     RemoteHandlerError,
     ReplyTimeoutError,
 )
+from postroad.net import MessagingService, RawMessage
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import Gate, make_service
 from tests.support.net.raw_peers import on_loops

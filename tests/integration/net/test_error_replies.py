@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from postroad import Outcome, RawMessage
 from postroad.core.errors import (
     ConnectError,
     ConnectionClosedError,
@@ -16,6 +15,7 @@ from postroad.core.errors import (
     ReplyTimeoutError,
     WrongPeerError,
 )
+from postroad.net import Outcome, RawMessage
 from tests.support.deadlines import eventually
 from tests.support.net.peers import (
     LOCAL,

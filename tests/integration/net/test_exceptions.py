@@ -6,7 +6,6 @@ from traceback import walk_tb
 
 import pytest
 
-from postroad import Address, Outcome
 from postroad.core.errors import (
     ConnectError,
     ConnectionClosedError,
@@ -14,6 +13,7 @@ from postroad.core.errors import (
     NotRunningError,
     ReplyTimeoutError,
 )
+from postroad.net import Address, Outcome
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import (
     Pair,

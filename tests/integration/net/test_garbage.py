@@ -3,9 +3,8 @@
 import asyncio
 import gc
 
-from postroad import MessagingService
 from postroad.core.errors import MessagingError
-from postroad.net import RawMessage
+from postroad.net import MessagingService, RawMessage
 
 
 def errors_alive() -> dict[int, MessagingError]:

@@ -5,7 +5,6 @@ import struct
 
 import pytest
 
-from postroad import Outcome, RawMessage
 from postroad.core.errors import (
     ConnectError,
     ConnectionClosedError,
@@ -14,6 +13,7 @@ from postroad.core.errors import (
     NotRunningError,
     ReplyTimeoutError,
 )
+from postroad.net import Outcome, RawMessage
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import (
     Pair,

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from postroad import Address, RawMessage
 from postroad.core.errors import (
     ConfigError,
     MessagingError,
@@ -16,6 +15,7 @@ from postroad.core.errors import (
     ReplyTimeoutError,
     UsageError,
 )
+from postroad.net import Address, RawMessage
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import (
     LOCAL,

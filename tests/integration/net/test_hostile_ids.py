@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from postroad import Limits, MessagingService, RawMessage
+from postroad.net import Limits, MessagingService, RawMessage
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import CLUSTER, RawPeer, both_loops, echo_on, raw_client
 from tests.support.wire.pairs import version3_frame

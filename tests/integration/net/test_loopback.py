@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from postroad import Outcome
 from postroad.core.errors import (
     MessageTooLargeError,
     NotRunningError,
     RemoteHandlerError,
     ReplyTimeoutError,
 )
+from postroad.net import Outcome
 from tests.support.deadlines import eventually
 from tests.support.net.peers import (
     LOCAL,

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from postroad import RawMessage
 from postroad.core.errors import RemoteHandlerError
+from postroad.net import RawMessage
 from tests.support.deadlines import eventually
 from tests.support.net.peers import (
     OLDER,

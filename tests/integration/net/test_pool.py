@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from postroad import Address, Outcome, RawMessage
 from postroad.core import fault_points as faults
 from postroad.core.errors import (
     ConnectError,
@@ -12,6 +11,7 @@ from postroad.core.errors import (
     RemoteHandlerError,
     ReplyTimeoutError,
 )
+from postroad.net import Address, Outcome, RawMessage
 from tests.support.deadlines import eventually
 from tests.support.net.peers import (
     Speech,

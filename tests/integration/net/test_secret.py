@@ -12,9 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from postroad import Address, DatagramService, Limits, MessagingService, ProtocolConfig, RawMessage
 from postroad.core.cluster_secret import ClusterSecret
 from postroad.core.errors import ConfigError, ConnectionClosedError, Outcome
+from postroad.net import (
+    Address,
+    DatagramService,
+    Limits,
+    MessagingService,
+    ProtocolConfig,
+    RawMessage,
+)
 from tests.support.cases import each
 from tests.support.deadlines import eventually
 from tests.support.net.peers import CLUSTER, nothing_left

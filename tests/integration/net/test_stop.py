@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from postroad import DatagramService, Limits, MessagingService, Outcome, RawMessage
 from postroad.core.errors import (
     ConfigError,
     ConnectError,
@@ -17,6 +16,7 @@ from postroad.core.errors import (
     NotRunningError,
     UsageError,
 )
+from postroad.net import DatagramService, Limits, MessagingService, Outcome, RawMessage
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import (
     CLUSTER,

@@ -12,7 +12,8 @@ from postroad import run
 
 PROGRAM = """
 import asyncio
-from postroad import MessagingService, run
+from postroad import run
+from postroad.net import MessagingService
 
 async def main() -> None:
     async with MessagingService("demo", "alpha"):

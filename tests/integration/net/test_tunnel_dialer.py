@@ -8,7 +8,6 @@ from collections.abc import Awaitable
 import msgspec
 import pytest
 
-from postroad import ProtocolConfig
 from postroad.core.errors import (
     ConfigError,
     ConnectError,
@@ -20,7 +19,7 @@ from postroad.core.errors import (
     Outcome,
     WrongPeerError,
 )
-from postroad.net import MessagingService, Tunnel, TunnelHandler
+from postroad.net import MessagingService, ProtocolConfig, Tunnel, TunnelHandler
 from postroad.wire import HelloFrame, encode_preamble
 from postroad.wire.hello import decode_hello
 from tests.support.deadlines import eventually

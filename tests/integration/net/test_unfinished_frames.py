@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from postroad import Limits, MessagingService
 from postroad.core.limits import KIB, MIB
+from postroad.net import Limits, MessagingService
 from postroad.net.connections import connection as link_module
 from postroad.wire import unfinished_frames
 from tests.support.deadlines import eventually

@@ -2,8 +2,8 @@
 
 import pytest
 
-from postroad import MessagingService, ProtocolConfig
 from postroad.core.errors import ConfigError
+from postroad.net import MessagingService, ProtocolConfig
 
 UNRESOLVABLE = "no-such-host.invalid:0"
 

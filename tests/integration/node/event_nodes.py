@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from postroad import MessagingService
 from postroad.durable import (
     DeadLetter,
     DurableQueues,
@@ -16,6 +15,7 @@ from postroad.durable import (
     SqliteStore,
     StaticPeerDirectory,
 )
+from postroad.net import MessagingService
 from postroad.node import DurableEvents
 from postroad.services.broker import Broker
 from postroad.services.context import Context

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad import MessagingService
 from postroad.core.errors import ConfigError, Reject, UsageError
 from postroad.core.outcome import Outcome
 from postroad.durable import DurableQueues, MemoryStore, StaticPeerDirectory
+from postroad.net import MessagingService
 from postroad.node import DurableEvents
 from postroad.services.broker import Broker
 from postroad.services.context import Context

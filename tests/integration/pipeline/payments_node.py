@@ -11,8 +11,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from postroad import MessagingService, run
+from postroad import run
 from postroad.durable import DurableQueues, DurableQueuesConfig, SqliteStore, StaticPeerDirectory
+from postroad.net import MessagingService
 from postroad.pipeline import (
     Job,
     LocalRunner,

@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad import MessagingService
 from postroad.core.errors import UsageError
 from postroad.durable import (
     DurableQueues,
@@ -26,6 +25,7 @@ from postroad.durable import (
     StaticPeerDirectory,
     Transaction,
 )
+from postroad.net import MessagingService
 from postroad.pipeline import LocalRunner, QueueInput, QueueOutput
 from tests.integration.pipeline.payments_node import (
     ALPHA,

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from postroad import Limits, MessagingService, RawMessage
 from postroad.core import tracing
 from postroad.core.errors import RemoteHandlerError
 from postroad.core.tracing import SpanKind
-from postroad.net import ProtocolConfig
+from postroad.net import Limits, MessagingService, ProtocolConfig, RawMessage
 from tests.support.deadlines import DEADLINE_S
 
 from .traces import begun, recording, trace_ids

@@ -14,9 +14,9 @@ import pytest
 from opentelemetry import trace as otel
 from opentelemetry.sdk.trace import TracerProvider
 
-from postroad import MessagingService, RawMessage
 from postroad.core import tracing
 from postroad.core.errors import RemoteHandlerError, UsageError
+from postroad.net import MessagingService, RawMessage
 from postroad.node.tracing import Recorder, TracingConfig
 from tests.support.deadlines import eventually
 

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad import MessagingService
 from postroad.cells.delivery.domain_links import MESSAGE
 from postroad.core import tracing
 from postroad.durable import DurableQueuesConfig
@@ -18,7 +17,7 @@ from postroad.durable.producer import MessageEncoder, OutgoingMessage
 from postroad.flows import FlowContext, FlowsConfig, flow
 from postroad.flows.machine.state import FlowState
 from postroad.flows.machine.status import FlowStatus
-from postroad.net import Tunnel
+from postroad.net import MessagingService, Tunnel
 from postroad.services.kinds import Kind
 from tests.support.cells.nodes import Domains, Inbox
 from tests.support.durable.nodes import encode

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from postroad import Limits, MessagingService, PostroadError, run
+from postroad import PostroadError, run
 from postroad.cells import (
     CellDomain,
     CellMessage,
@@ -31,6 +31,7 @@ from postroad.cells import (
     StaticCoreDiscovery,
     ZooKeeperCoreDiscovery,
 )
+from postroad.net import Limits, MessagingService
 from tests.support.servers.zookeeper import SESSION_TIMEOUT_S
 
 CLUSTER = "chaos"

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from postroad import MessagingService
 from postroad.cells import CellDomain, Role
+from postroad.net import MessagingService
 from tests.support.cells.domain_node import (
     CLUSTER,
     CONFIG,

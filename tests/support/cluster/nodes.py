@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from postroad import Address, Limits, MessagingService, ProtocolConfig, TlsConfig
 from postroad.cluster import (
     ClusterAgent,
     ClusterMessaging,
@@ -25,6 +24,7 @@ from postroad.cluster.membership import MemberRecord
 from postroad.cluster.membership.gossip import SyncRequestPacket, decode_packet, encode_packet
 from postroad.core.errors import MessagingError
 from postroad.core.names import to_address
+from postroad.net import Address, Limits, MessagingService, ProtocolConfig, TlsConfig
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import LOOPBACK
 

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from postroad import Limits, MessagingService, run
+from postroad import run
 from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import (
@@ -44,6 +44,7 @@ from postroad.durable import (
     Transaction,
     store_from_url,
 )
+from postroad.net import Limits, MessagingService
 
 CLUSTER = "chaos"
 LIMITS = Limits(heartbeat_interval_s=0.3, heartbeat_timeout_s=1.2, stop_grace_s=1.0)

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from postroad import Address, Limits, MessagingService, TlsConfig
 from postroad.durable import (
     DurableQueues,
     DurableQueuesConfig,
@@ -20,6 +19,7 @@ from postroad.durable import (
     Store,
     Transaction,
 )
+from postroad.net import Address, Limits, MessagingService, TlsConfig
 from tests.support.deadlines import DEADLINE_S, eventually
 
 CLUSTER = "mail-tests"

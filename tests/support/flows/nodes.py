@@ -11,7 +11,6 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
-from postroad import Address
 from postroad.durable import DurableQueuesConfig, SqliteStore, Store
 from postroad.flows import (
     FlowDefinition,
@@ -21,6 +20,7 @@ from postroad.flows import (
     FlowStatus,
     FlowView,
 )
+from postroad.net import Address
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.mail_pairs import QUICK, Station, running_station
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import pytest
 
-from postroad import Address, Limits, MessagingService, ProtocolConfig, RawMessage
 from postroad.core.errors import MessagingError, Outcome
+from postroad.net import Address, Limits, MessagingService, ProtocolConfig, RawMessage
 from tests.support.deadlines import DEADLINE_S, eventually
 
 E = TypeVar("E", bound=MessagingError)

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from postroad import Address, MessagingService
 from postroad.core.errors import MessagingError, ReplyTimeoutError
+from postroad.net import Address, MessagingService
 from postroad.testing import SimLoop
 from tests.support.deadlines import DEADLINE_S
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 
 import pytest
 
-from postroad import Address
+from postroad.net import Address
 from postroad.wire import HelloFrame, encode_preamble
 from tests.support.net.peers import CLUSTER, LOOPBACK, turns
 from tests.support.servers.process import free_port

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from postroad import Limits, MessagingService, ProtocolConfig, TlsConfig
 from postroad.admin import certificates
+from postroad.net import Limits, MessagingService, ProtocolConfig, TlsConfig
 from tests.support.net.raw_peers import CLUSTER, echo_on
 
 LIMITS = Limits(connect_timeout_s=10.0, handshake_timeout_s=3.0, stop_grace_s=0.5)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-from postroad import Address, ProtocolConfig
+from postroad.net import Address, ProtocolConfig
 from postroad.wire import HelloFrame, encode_preamble
 from tests.support.net.raw_peers import CLUSTER, RawPeer
 from tests.support.wire.pairs import VERSION3_HEADER, hello_frame, version3_frame

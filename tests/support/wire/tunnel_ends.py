@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from postroad import Address, MessagingService
 from postroad.core.limits import Limits
-from postroad.net import Tunnel
+from postroad.net import Address, MessagingService, Tunnel
 from postroad.wire import ConnectionRole, HelloFrame, RequestFrame, WireConfig, encode_preamble
 from tests.support.deadlines import eventually
 from tests.support.net.peers import CLUSTER, LOOPBACK, make_service

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from postroad import MessagingService, RawMessage
 from postroad.cluster import ClusterAgent, StaticDiscovery
 from postroad.cluster.discovery.discovery import SeedsCallback
 from postroad.core import Address
 from postroad.core.errors import ConfigError
+from postroad.net import MessagingService, RawMessage
 from postroad.testing import SimCluster, SimNode
 
 PORT = 7000

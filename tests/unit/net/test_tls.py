@@ -7,8 +7,8 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from postroad import TlsConfig
 from postroad.core.errors import ConfigError
+from postroad.net import TlsConfig
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from itertools import product
 
 import pytest
 
-from postroad import MessagingService
 from postroad.cells import CellAddress, CellDomain, Route
 from postroad.core.errors import ConfigError, MalformedPayloadError
+from postroad.net import MessagingService
 from postroad.node import GuaranteedConfig
 from postroad.node.consumers import (
     Directions,

@@ -10,7 +10,7 @@ from tests.support.source_tree import ROOT
 
 PROGRAM = """
 import asyncio, hashlib, random, uuid
-from postroad import MessagingService, DatagramService
+from postroad.net import MessagingService, DatagramService
 from postroad.core.errors import MessagingError
 from postroad.testing import SimCluster
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from postroad import DatagramService, Limits, MessagingService, RawMessage
 from postroad.core.errors import (
     ConnectError,
     ConnectionClosedError,
@@ -13,6 +12,7 @@ from postroad.core.errors import (
     Outcome,
     ReplyTimeoutError,
 )
+from postroad.net import DatagramService, Limits, MessagingService, RawMessage
 from postroad.testing import SimCluster, SimNode
 from tests.support.tiers import by_tier
 from tests.support.wire.tunnel_ends import Recorder, Recorders
