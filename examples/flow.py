@@ -36,7 +36,7 @@ async def main(directory: Path) -> None:
     print("the node runs:")
     async with Node(config, app) as node:
         handle = await node.flows.start_flow_with_id("trip of Ada", travel, "Paris")
-        while not await node.flows.history(handle.id):  # noqa: ASYNC110 - it is in a database
+        while not await node.flows.admin.history(handle.id):  # noqa: ASYNC110 - it is in a database
             await asyncio.sleep(0.01)
     print("the node is gone; it runs again:")
     async with Node(config, app) as node:

@@ -2,8 +2,12 @@
 
 from importlib.metadata import version
 
+import pytest
+
 import postroad
 from postroad import services
+from postroad.durable import DurableQueues
+from postroad.flows import FlowService
 
 PUBLIC = [
     "App",
@@ -72,3 +76,9 @@ def test_public_names_of_services_are_fixed() -> None:
 
 def test_public_names_of_services_exist() -> None:
     assert [name for name in SERVICES if not hasattr(services, name)] == []
+
+
+@pytest.mark.parametrize("service", [FlowService, DurableQueues])
+def test_services_keep_what_operators_do_in_their_facets(service: type) -> None:
+    public = [name for name in dir(service) if not name.startswith("_")]
+    assert len(public) <= 13, public

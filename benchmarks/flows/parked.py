@@ -179,7 +179,7 @@ def restart(announce: Announce, path: Path, loop: str, waiting_id: str) -> None:
 async def _count_waiting(flows: FlowService) -> int:
     """How many still run, page by page."""
     count, last = 0, None
-    while page := await flows.list(status=FlowStatus.RUNNING, before=last, limit=PAGE):
+    while page := await flows.admin.list(status=FlowStatus.RUNNING, before=last, limit=PAGE):
         count, last = count + len(page), page[-1].id
     return count
 

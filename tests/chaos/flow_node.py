@@ -175,7 +175,7 @@ class Bank:
             case "result", (client,):
                 return await self._result(client)
             case "list", ():
-                views = await flows.list(limit=1_000)
+                views = await flows.admin.list(limit=1_000)
                 return [msgspec.to_builtins(it) for it in reversed(views)]
             case "operate", (what, id, args):
                 return await self._operate(what, id, *args)
@@ -184,7 +184,7 @@ class Bank:
             case "post", (peer, queue, text):
                 await self._mail.send(queue, text.encode(), to=peer)
             case "schedule", (name, cron, flow, args):
-                await flows.schedule(name, cron, self._find(flow), *args)
+                await flows.schedules.list.create(name, cron, self._find(flow), *args)
             case _:
                 raise ValueError(f"no such command: {command} {words}")
         return True
@@ -203,7 +203,7 @@ class Bank:
 
     async def _operate(self, what: str, id: str, *args: Any) -> bool:
         try:
-            await getattr(self._flows, what)(id, *args)
+            await getattr(self._flows.admin, what)(id, *args)
         except PostroadError:
             return False
         return True

@@ -181,7 +181,7 @@ async def test_mail_that_lost_commits_handles_nothing_more(database: Replicated)
             lambda: flows._stop_task is not None and flows._stop_task.done(), "no flows"
         )
         with pytest.raises(StoreMismatchError, match="commits behind"):
-            await flows.list()
+            await flows.admin.list()
     # All of them are there again for the next process, of which the copy knew nothing.
     again: list[bytes] = []
 

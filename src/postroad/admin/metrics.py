@@ -219,7 +219,7 @@ async def _gather_services(node: Node, metrics: Exposition) -> None:
 
 
 async def _gather_flows(node: Node, metrics: Exposition) -> None:
-    counts = await node.flows.counts()
+    counts = await node.flows.admin.counts()
     for status in FlowStatus:
         count = counts.get(status, 0)
         metrics.gauge("flows", "Flows that are known.", count, status=status.value)

@@ -32,7 +32,7 @@ class Vitals:
             return counted
 
         async def count_flows() -> dict[FlowStatus, int]:
-            counted: dict[FlowStatus, int] = await of.flows.counts()
+            counted: dict[FlowStatus, int] = await of.flows.admin.counts()
             return counted
 
         async def group_dead() -> list[DeadLetterGroup]:

@@ -396,6 +396,13 @@ class FlowRegistry:
                     f"{definition.responds_to!r}"
                 )
 
+    def check_startable(self, definition: FlowDefinition[Any, Any]) -> None:
+        """Raise UsageError if nobody at this node can start a flow."""
+        if self.find(definition.name) is not definition:
+            raise UsageError(f"{definition!r} is none of the flows this node was given")
+        if definition.responds_to is not None:
+            raise UsageError(f"{definition!r} is begun by {definition.responds_to}, by nobody else")
+
     def find(self, name: str) -> FlowDefinition[Any, Any] | None:
         """The flow of a name."""
         return self._flows.get(name)

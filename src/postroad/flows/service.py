@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
@@ -15,19 +14,18 @@ from postroad.core.errors import ConfigError, PostroadError, StoreError, UsageEr
 from postroad.core.timing import backoff
 from postroad.durable import DurableQueues
 from postroad.durable.store.savepoints import check_not_in_transaction, outside_transaction
-from postroad.flows.admin import FlowAdmin
 from postroad.flows.config import FlowsConfig
 from postroad.flows.definition import FlowDefinition, FlowRegistry
 from postroad.flows.engine import tables
-from postroad.flows.engine.background import now_ms
 from postroad.flows.engine.engine import FlowEngine
 from postroad.flows.engine.session_receiver import SessionReceiver
-from postroad.flows.errors import DrainingError, FlowKilledError, FlowNotFoundError
+from postroad.flows.errors import FlowKilledError, FlowNotFoundError
 from postroad.flows.machine import values
 from postroad.flows.machine.events import FlowAdmitted
 from postroad.flows.machine.state import FlowState, format_flow_id
 from postroad.flows.machine.status import FlowStatus
-from postroad.flows.schedules.scheduler import FlowScheduler, ScheduleOperations
+from postroad.flows.node_admin import NodeFlowAdmin
+from postroad.flows.schedules.scheduler import FlowScheduler, FlowSchedules
 from postroad.flows.tracing import start_flow_span, store_trace
 
 logger = logging.getLogger("postroad.flows")
@@ -37,12 +35,10 @@ CLAIMED = faults.declare_fault_point("flows.recovery.claimed")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_SEED_BYTES = 16
 _CLIENT_ID_CHARS_MAX = 512
 # What nobody else may do at the same store; no queue can be called that.
 _CLAIM = "flows.run\n"
 _PURGE_INTERVAL_S = 600.0
-_DRAIN_POLL_INTERVAL_S = 0.05
 
 
 class FlowHandle(Generic[R]):
@@ -99,7 +95,7 @@ def _result(state: FlowState, type: Any) -> Any:
     raise values.restore_error(state.failure.error)
 
 
-class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
+class FlowService(Lifecycle):
     """Flows of one node: conversations with flows of other nodes that survive every crash.
 
         queues = DurableQueues(agent, SqliteStore("alpha.db"))
@@ -111,6 +107,10 @@ class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
         queues: durable queues of this node; start them before and stop them after.
         flows: those that can be begun here, or respond to others; or a module that has them.
         config: all sizes and times.
+
+    Attributes:
+        admin: what operators do with flows: list, pause, retry, kill, drain.
+        schedules: start flows again and again.
     """
 
     def __init__(
@@ -124,13 +124,12 @@ class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
         self.config = config or FlowsConfig()
         self._engine: FlowEngine | None = None
         self._receiver: SessionReceiver | None = None
-        self._scheduler: FlowScheduler | None = None
+        self.admin = NodeFlowAdmin(self)
+        self.schedules = FlowSchedules(self, self._start)
         self._starting: dict[str, asyncio.Future[None]] = {}
         self._purge_task: asyncio.Task[None] | None = None
         # The task that stops everything, once somebody wants that.
         self._stop_task: asyncio.Task[None] | None = None
-        self._is_draining = False
-        self._are_steps_paused = False
 
     @property
     def engine(self) -> FlowEngine:
@@ -152,9 +151,7 @@ class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
             raise UsageError(f"{claims[_CLAIM]} at this store already: a node has its flows once")
         self.queues.store.claim(_CLAIM, "flows run")
         engine = self._engine = FlowEngine(self.queues, self.registry, self.config)
-        engine.admission.is_draining = self._is_draining
-        if self._are_steps_paused:
-            engine.step_executor.pause()
+        self.admin.attach(engine)
         try:
             CLAIMED.hit()
             await engine.open()
@@ -162,38 +159,14 @@ class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
             self._receiver = SessionReceiver(engine)
             await self._receiver.start()
             await engine.admission.retry_parked()
-            self._scheduler = FlowScheduler(self)
-            await self._scheduler.start()
+            self.schedules.scheduler = FlowScheduler(self.schedules, engine)
+            await self.schedules.scheduler.start()
         except BaseException:
             await self.stop()
             raise
         self.queues.store.ended.add_done_callback(self._on_store_ended)
         loop = asyncio.get_running_loop()
         self._purge_task = loop.create_task(self._purge_periodically(), name="postroad old flows")
-
-    def pause_steps(self) -> None:
-        """Call no functions of steps, and begin no transactions, until `release`.
-
-        Flows that somebody of this process waits for go on nevertheless. It may be said before
-        `start`, by a node that has more to start before functions can use it.
-        """
-        self._are_steps_paused = True
-        if self._engine is not None:
-            self._engine.step_executor.pause()
-
-    def resume_steps(self) -> None:
-        """Call the functions that were held back."""
-        self._are_steps_paused = False
-        if self._engine is not None:
-            self._engine.step_executor.resume()
-
-    async def halt_steps(self) -> None:
-        """Stop the functions that run, and call no more.
-
-        Flows can still be begun. They, and those that were at it, go on with the next start.
-        """
-        if self._engine is not None:
-            await self._engine.step_executor.halt()
 
     async def stop(self) -> None:
         """Put all flows away; they go on when this node is started again."""
@@ -207,15 +180,16 @@ class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
 
     def _start_stopping(self) -> None:
         engine, self._engine = self._engine, None
+        self.admin.attach(None)
         if engine is not None:
             loop = asyncio.get_running_loop()
             self._stop_task = loop.create_task(self._stop(engine), name="postroad flows stop")
 
     async def _stop(self, engine: FlowEngine) -> None:
         """A task of its own, so that it ends even if its caller is cancelled."""
-        if self._scheduler is not None:
-            await self._scheduler.stop()
-            self._scheduler = None
+        if self.schedules.scheduler is not None:
+            await self.schedules.scheduler.stop()
+            self.schedules.scheduler = None
         if self._purge_task is not None:
             self._purge_task.cancel()
             await asyncio.gather(self._purge_task, return_exceptions=True)
@@ -237,7 +211,7 @@ class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
         while True:
             pause_s = _PURGE_INTERVAL_S
             try:
-                await self.purge_expired()
+                await self.admin.purge_expired()
                 failures = 0
             except Exception as error:
                 if self._engine is None:
@@ -263,7 +237,7 @@ class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
             UsageError: the arguments do not fit.
             SerializationError: an argument cannot be written down.
         """
-        return await self._start_flow(definition, None, args, kwargs)
+        return await self._start(definition, definition.encode_arguments(args, kwargs))
 
     async def start_flow_with_id(
         self, client_id: str, definition: FlowDefinition[P, R], *args: P.args, **kwargs: P.kwargs
@@ -271,7 +245,7 @@ class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
         """Begin a flow unless one was begun under that id; that one then, whatever it is given.
 
         So whoever does not know whether a flow was begun can safely say it again. Its result is
-        kept until `forget`.
+        kept until `delete`.
         """
         if not 0 < len(client_id) <= _CLIENT_ID_CHARS_MAX or not client_id.isprintable():
             raise ConfigError(
@@ -286,7 +260,8 @@ class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
             state = await self.engine.store.read(tables.find_by_client_id, client_id)
             if state is not None:
                 return self._handle_of(state)
-            return await self._start_flow(definition, client_id, args, kwargs)
+            arguments = definition.encode_arguments(args, kwargs)
+            return await self._start(definition, arguments, client_id)
         finally:
             del self._starting[client_id]
             over.set_result(None)
@@ -295,58 +270,22 @@ class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
         self, definition: FlowDefinition[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """Begin a flow and wait for its result."""
-        handle = await self._start_flow(definition, None, args, kwargs)
+        handle = await self.start_flow(definition, *args, **kwargs)
         return await handle.result()
 
-    async def _start_flow(
-        self,
-        definition: FlowDefinition[Any, R],
-        client_id: str | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+    async def _start(
+        self, definition: FlowDefinition[Any, R], arguments: bytes, client_id: str | None = None
     ) -> FlowHandle[R]:
         engine = self.engine
-        arguments = definition.encode_arguments(args, kwargs)
         with (
             outside_transaction(engine.store),
             start_flow_span(self.queues.service.name, definition.name) as span,
         ):
             await engine.store.writer.wait_for_capacity()
-            state = self.new_state(definition, arguments, client_id)
+            state = engine.admission.new_state(definition, arguments, client_id)
             store_trace(state, span)
             await engine.start_flow(state, FlowAdmitted())
-        return FlowHandle(self, state.id, state.name, client_id, definition.result_type)
-
-    def new_state(
-        self, definition: FlowDefinition[Any, Any], arguments: bytes, client_id: str | None
-    ) -> FlowState:
-        """What is known of a flow that is about to begin."""
-        engine = self.engine
-        if self._is_draining:
-            raise DrainingError("this node begins no new flows now; try again later, or elsewhere")
-        self.check_startable(definition)
-        now = now_ms()
-        timeout_s = definition.timeout_s
-        return FlowState(
-            id=engine.new_id(),
-            name=definition.name,
-            version=definition.version,
-            status=FlowStatus.RUNNING
-            if engine.admission.slots.free(definition)
-            else FlowStatus.QUEUED,
-            seed=os.urandom(_SEED_BYTES),
-            started_ms=now,
-            arguments=arguments,
-            client_id=client_id,
-            deadline_ms=None if timeout_s is None else now + round(timeout_s * 1000),
-        )
-
-    def check_startable(self, definition: FlowDefinition[Any, Any]) -> None:
-        """Raise UsageError if nobody here can begin a flow."""
-        if self.registry.find(definition.name) is not definition:
-            raise UsageError(f"{definition!r} is none of the flows this node was given")
-        if definition.responds_to is not None:
-            raise UsageError(f"{definition!r} is begun by {definition.responds_to}, by nobody else")
+        return self._handle_of(state)
 
     async def get_by_client_id(self, client_id: str) -> FlowHandle[Any]:
         """The flow that was begun under an id; raises FlowNotFoundError if none was."""
@@ -357,55 +296,24 @@ class FlowService(FlowAdmin, ScheduleOperations, Lifecycle):
 
     async def get_handle(self, id: str) -> FlowHandle[Any]:
         """A flow by its own id; raises FlowNotFoundError if there is none."""
-        return self._handle_of(await self.load_state(id))
+        return self._handle_of(await self.admin.load_state(id))
 
     def _handle_of(self, state: FlowState) -> FlowHandle[Any]:
         definition = self.registry.find(state.name)
         type = Any if definition is None else definition.result_type
         return FlowHandle(self, state.id, state.name, state.client_id, type)
 
-    # Draining.
+    async def signal(self, id: str, name: str, value: Any = None) -> None:
+        """Send a signal to a flow, as `admin.signal` does."""
+        await self.admin.signal(id, name, value)
 
-    @property
-    def is_draining(self) -> bool:
-        """Whether no new flows are begun now."""
-        return self._is_draining
+    async def query(self, id: str, name: str) -> Any:
+        """Call a query handler of a running flow, as set with `ctx.set_query_handler`."""
+        return await self.admin.query(id, name)
 
-    async def drain(self, timeout: float | None = None) -> int:
-        """Begin no new flows, here or for others; how many still run when the time is over.
-
-        What others want to begin is held until `undrain`, or the next start.
-        """
-        self._is_draining = self.engine.admission.is_draining = True
-        loop = asyncio.get_running_loop()
-        until = None if timeout is None else loop.time() + timeout
-        while running := self.engine.admission.slots.total:
-            if until is not None and loop.time() >= until:
-                break
-            await asyncio.sleep(_DRAIN_POLL_INTERVAL_S)
-        return running
-
-    async def drain_steps(self, timeout: float) -> int:
-        """Begin no new flows and no new steps; how many steps still run when the time is over.
-
-        For a node that is about to stop: flows go on where they are when it is started again, and
-        those that sleep or wait need not be waited for.
-        """
-        self._is_draining = self.engine.admission.is_draining = True
-        stepping = self.engine.step_executor
-        stepping.drain()
-        loop = asyncio.get_running_loop()
-        until = loop.time() + timeout
-        while stepping.running and loop.time() < until:  # noqa: ASYNC110  # As `drain` does.
-            await asyncio.sleep(_DRAIN_POLL_INTERVAL_S)
-        return stepping.running
-
-    async def undrain(self) -> None:
-        """Begin new flows again: those that were held, and what schedules have missed."""
-        self._is_draining = self.engine.admission.is_draining = False
-        await self.engine.admission.start_held()
-        if self._scheduler is not None:
-            self._scheduler.wake()
+    async def delete(self, client_id: str) -> None:
+        """Delete a flow that was started under a client id and has ended, with its result."""
+        await self.admin.delete(client_id)
 
     def __repr__(self) -> str:
         state = "not running" if self._engine is None else "running"

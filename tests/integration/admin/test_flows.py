@@ -93,7 +93,7 @@ async def until(flows: FlowService, id: str, status: FlowStatus) -> None:
     """Wait until a flow is of a status, in the store too."""
 
     async def is_there() -> bool:
-        return id in [it.id for it in await flows.list(status)]
+        return id in [it.id for it in await flows.admin.list(status)]
 
     await eventually(is_there, f"flow {id} is {status}")
 
@@ -102,7 +102,7 @@ async def leave_waiting(location: Path | str) -> str:
     """The id of a flow that waits for a word, at a node that was stopped."""
     async with running(location) as flows:
         handle = await flows.start_flow_with_id("first", wait_for_word)
-        await eventually(lambda: flows.history(handle.id), "its first step is done")
+        await eventually(lambda: flows.admin.history(handle.id), "its first step is done")
     return handle.id
 
 
@@ -118,12 +118,12 @@ async def test_flows_are_seen_beside_a_running_node(path: Path) -> None:
         handle = await flows.start_flow(break_down, "once")
         await until(flows, handle.id, FlowStatus.PARKED)
         async with reading_flows(str(path)) as first, reading_flows(str(path)) as second:
-            assert await first.list() == await flows.list()
-            shown = await flows.show(handle.id)
+            assert await first.list() == await flows.admin.list()
+            shown = await flows.admin.show(handle.id)
             # Where no code is, nobody knows what its parameters are called.
             unnamed = msgspec.structs.replace(shown, arguments=[["once"], {}])
             assert await second.show(handle.id) == unnamed
-            assert await second.history(handle.id) == await flows.history(handle.id)
+            assert await second.history(handle.id) == await flows.admin.history(handle.id)
             (step,) = await first.history(handle.id)
             assert (step.kind, step.name) == ("step", "list.append")
 
@@ -132,7 +132,12 @@ async def test_what_is_looked_at_is_not_changed(path: Path) -> None:
     id = await leave_waiting(path)
     async with reading_flows(str(path)) as flows:
         before = await flows.show(id)
-        for change in (flows.kill(id), flows.resume(id), flows.fork(id, 0), flows.delete("first")):
+        for change in (
+            flows.kill(id),
+            flows.resume(id),
+            flows.fork(id, 0),
+            flows.delete("first"),
+        ):
             with pytest.raises(UsageError, match="use changing_flows"):
                 await change
         assert await flows.list() == [msgspec.structs.replace(before, arguments=None)]
@@ -169,7 +174,7 @@ async def test_paused_flow_rests_until_it_is_resumed(path: Path) -> None:
     async with changing_flows(str(path)) as flows:
         await flows.pause(id)
     async with running(path) as flows:
-        assert (await flows.show(id)).status is FlowStatus.PAUSED
+        assert (await flows.admin.show(id)).status is FlowStatus.PAUSED
         await flows.signal(id, "word", "hello")
     async with changing_flows(str(path)) as flows:
         await flows.resume(id)
@@ -183,17 +188,17 @@ async def test_peer_of_a_killed_flow_is_told(path: Path) -> None:
         asking = await flows.start_flow(ask, "alpha")
 
         async def is_asked() -> bool:
-            views = await flows.list(name="answer")
-            return bool(views) and bool(await flows.history(views[0].id))
+            views = await flows.admin.list(name="answer")
+            return bool(views) and bool(await flows.admin.history(views[0].id))
 
         await eventually(is_asked, "somebody answers")
-        answering = await flows.list(name="answer")
+        answering = await flows.admin.list(name="answer")
     async with changing_flows(str(path)) as others:
         await others.kill(answering[0].id)
     async with running(path) as flows:
         with pytest.raises(PeerFlowFailedError):
             await (await flows.get_handle(asking.id)).result(timeout=DEADLINE_S)
-        failed = await flows.show(asking.id)
+        failed = await flows.admin.show(asking.id)
     async with reading_flows(str(path)) as others:
         killed = await others.show(answering[0].id)
     assert failed.error_id == killed.error_id
@@ -214,7 +219,7 @@ async def test_parked_flow_is_tried_again_however_often_its_process_died(path: P
             lambda ledger: tables.update_state(ledger.database, row, with_arguments=False)
         )
     async with running(path) as running_flows:
-        assert (await running_flows.show(id)).status is FlowStatus.PARKED
+        assert (await running_flows.admin.show(id)).status is FlowStatus.PARKED
     async with changing_flows(str(path)) as flows:
         await flows.retry(id)
         assert (await flows.show(id)).status is FlowStatus.RUNNING

@@ -59,8 +59,8 @@ def path(tmp_path: Path) -> Path:
         await flows.start_flow(pay, "eight")
 
         async def is_filled() -> bool:
-            steps = await flows.history(waiting.id)
-            return bool(steps) and len(await flows.list("parked")) == 1
+            steps = await flows.admin.history(waiting.id)
+            return bool(steps) and len(await flows.admin.list("parked")) == 1
 
         await eventually(is_filled, "one waits and one is parked")
 
@@ -225,7 +225,7 @@ def test_running_node_is_looked_at_and_left_alone(
         listed = await asyncio.to_thread(run, ["flow", "ls", "--store", str(path)])
         killed = await asyncio.to_thread(run, ["flow", "kill", "--store", str(path), id, "--yes"])
         assert (listed, killed) == (0, 1)
-        assert (await flows.show(id)).status == "running"
+        assert (await flows.admin.show(id)).status == "running"
 
     use_flows(path, meddle)
     captured = capsys.readouterr()

@@ -347,7 +347,7 @@ def test_check_fails_for_whatever_waits_for_an_operator_and_probes_can_ask_for_r
             await until_dead(node.queues, 1)
         else:
             await node.flows.start_flow(break_down)
-            await deadlines.eventually(lambda: node.flows.list("parked"), "it is parked")
+            await deadlines.eventually(lambda: node.flows.admin.list("parked"), "it is parked")
 
     for number, what in enumerate(("dead letter", "parked")):
         app = msgspec.structs.replace(make_app(), flows=[break_down])

@@ -34,7 +34,7 @@ async def gather_backwards(ctx: FlowContext) -> list[int]:
 async def test_results_are_in_the_order_they_were_asked_for(nodes: FlowNodes) -> None:
     alpha, handle = await nodes.begin(gather_backwards)
     assert await handle.result(DEADLINE_S) == [0, 1, 2, 3, 4]
-    history = await alpha.flows.history(handle.id)
+    history = await alpha.flows.admin.history(handle.id)
     # They are recorded as they ended.
     assert sorted(it.place for it in history) == [f"0.{it}.0" for it in range(5)]
 
@@ -135,7 +135,7 @@ async def test_the_first_wins_and_the_others_are_withdrawn(nodes: FlowNodes) -> 
     alpha, handle = await nodes.begin(race)
     assert await handle.result(DEADLINE_S) == ["quick", 7, 8]
     assert sorted(hanging.ended) == ["first", "second"]
-    history = await alpha.flows.history(handle.id)
+    history = await alpha.flows.admin.history(handle.id)
     assert [it.place for it in history] == ["0.1.0", "1"]
 
 
@@ -297,7 +297,7 @@ async def test_what_a_withdrawn_branch_does_at_its_end_does_not_matter(nodes: Fl
 
     alpha, handle = await nodes.begin(messy)
     assert await handle.result(DEADLINE_S) == "quick after"
-    assert [it.kind for it in await alpha.flows.history(handle.id)] == ["sleep", "step"]
+    assert [it.kind for it in await alpha.flows.admin.history(handle.id)] == ["sleep", "step"]
 
 
 async def test_subflows_at_the_same_time(nodes: FlowNodes) -> None:

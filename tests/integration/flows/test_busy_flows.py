@@ -154,14 +154,14 @@ async def test_a_busy_flow_can_be_paused_resumed_and_killed(nodes: FlowNodes, ki
     handle = await alpha.begin(busy, kind, False)
     await alpha.until_steps(handle.id, 1)
     async with asyncio.timeout(DEADLINE_S):
-        await alpha.flows.pause(handle.id)
-        steps = len(await alpha.flows.history(handle.id))
-        assert (await alpha.flows.show(handle.id)).status is FlowStatus.PAUSED
+        await alpha.flows.admin.pause(handle.id)
+        steps = len(await alpha.flows.admin.history(handle.id))
+        assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.PAUSED
         with pytest.raises(UsageError, match="paused"):
-            await alpha.flows.pause(handle.id)
-        await alpha.flows.resume(handle.id)
+            await alpha.flows.admin.pause(handle.id)
+        await alpha.flows.admin.resume(handle.id)
         await alpha.until_steps(handle.id, steps + 1)
-        await alpha.flows.kill(handle.id)
+        await alpha.flows.admin.kill(handle.id)
     with pytest.raises(FlowKilledError):
         await alpha.result(handle.id)
 
@@ -175,7 +175,7 @@ async def test_a_busy_flow_hears_a_signal_and_goes_on_after_a_restart(
     await alpha.until_steps(handle.id, 2)
     # What was cut into several commits is the same when it is run again.
     await alpha.restart_flows()
-    steps = len(await alpha.flows.history(handle.id))
+    steps = len(await alpha.flows.admin.history(handle.id))
     await alpha.until_steps(handle.id, steps + 2)
     async with asyncio.timeout(DEADLINE_S):
         await alpha.flows.signal(handle.id, "enough", "so be it")
@@ -186,10 +186,10 @@ async def test_a_flow_that_always_begins_anew_can_be_paused_and_killed(nodes: Fl
     alpha = await start(nodes)
     handle = await alpha.begin(anew, 0)
     async with asyncio.timeout(DEADLINE_S):
-        await alpha.flows.pause(handle.id)
-        assert (await alpha.flows.show(handle.id)).status is FlowStatus.PAUSED
-        await alpha.flows.resume(handle.id)
-        await alpha.flows.kill(handle.id)
+        await alpha.flows.admin.pause(handle.id)
+        assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.PAUSED
+        await alpha.flows.admin.resume(handle.id)
+        await alpha.flows.admin.kill(handle.id)
     with pytest.raises(FlowKilledError):
         await alpha.result(handle.id)
 
@@ -199,7 +199,7 @@ async def test_others_go_on_beside_a_flow_that_never_waits(nodes: FlowNodes) -> 
     handles = [await alpha.begin(busy, kind, False) for kind in ("sleeps", "timeouts")]
     assert await alpha.run(one, 1) == 2
     for handle in handles:
-        await alpha.flows.kill(handle.id)
+        await alpha.flows.admin.kill(handle.id)
 
 
 @pytest.mark.parametrize("kind", ["steps", "tx steps", "sleeps", "talk", "monologue"])
@@ -211,8 +211,8 @@ async def test_a_busy_flow_on_a_slow_disk_hears_its_operators(nodes: FlowNodes, 
     handle = await alpha.begin(busy, kind, True)
     await alpha.until_steps(handle.id, 2)
     async with asyncio.timeout(DEADLINE_S):
-        await alpha.flows.pause(handle.id)
-        await alpha.flows.resume(handle.id)
+        await alpha.flows.admin.pause(handle.id)
+        await alpha.flows.admin.resume(handle.id)
         await alpha.flows.signal(handle.id, "enough", "so be it")
     assert await alpha.result(handle.id) == "so be it"
 

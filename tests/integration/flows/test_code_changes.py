@@ -151,7 +151,7 @@ async def test_code_that_does_not_fit_is_parked_with_the_difference(
     alpha, handle = await begun_before_the_change(nodes)
     await alpha.restart_flows(changed)
     # Nobody looks at it before something happens to it.
-    assert (await alpha.flows.show(handle.id)).status is FlowStatus.RUNNING
+    assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.RUNNING
     with pytest.raises(UsageError, match="is parked"):
         await alpha.flows.query(handle.id, "anything")
     parked = await alpha.until(handle.id, FlowStatus.PARKED)
@@ -160,7 +160,7 @@ async def test_code_that_does_not_fit_is_parked_with_the_difference(
         assert line in parked.detail
     assert "run the old code again, or keep both ways apart with ctx.patched(id)" in parked.detail
     # Nothing was done meanwhile.
-    assert len(await alpha.flows.history(handle.id)) == 2
+    assert len(await alpha.flows.admin.history(handle.id)) == 2
     await alpha.restart_flows(original)
     await alpha.flows.signal(handle.id, "go", True)
     assert await alpha.result(handle.id) == 12
@@ -220,9 +220,9 @@ async def test_both_ways_are_kept_apart_by_a_patch(nodes: FlowNodes) -> None:
     assert await alpha.result(before.id) == 12
     assert await alpha.result(after.id) == 24
     assert calls == ["new 2"]
-    kinds = [it.kind.value for it in await alpha.flows.history(after.id)]
+    kinds = [it.kind.value for it in await alpha.flows.admin.history(after.id)]
     assert kinds == ["step", "patch", "step", "step", "signal"]
-    kinds = [it.kind.value for it in await alpha.flows.history(before.id)]
+    kinds = [it.kind.value for it in await alpha.flows.admin.history(before.id)]
     assert kinds == ["step", "step", "signal"]
 
 
@@ -305,7 +305,7 @@ async def test_a_session_that_was_opened_with_somebody_else_does_not_fit(nodes: 
             return text in str((await alpha.until(handle.id, FlowStatus.PARKED)).detail)
 
         await eventually(is_told, difference)
-    await alpha.flows.kill(handle.id)
+    await alpha.flows.admin.kill(handle.id)
 
 
 async def test_a_responder_with_another_name_goes_on_with_its_sessions(nodes: FlowNodes) -> None:
@@ -326,8 +326,8 @@ async def test_a_responder_with_another_name_goes_on_with_its_sessions(nodes: Fl
     await beta.restart_flows(after)
     for view in replies:
         await beta.until(view.id, FlowStatus.RUNNING)
-        assert len(await beta.flows.list(FlowStatus.RUNNING)) == 1
+        assert len(await beta.flows.admin.list(FlowStatus.RUNNING)) == 1
         await beta.flows.signal(view.id, "go", 10)
     assert [await it.result(DEADLINE_S) for it in handles] == [11] * 4
-    assert await beta.flows.drain(timeout=10) == 0
+    assert await beta.flows.admin.drain(timeout=10) == 0
     await beta.until_listed("after", FlowStatus.COMPLETED, 4)

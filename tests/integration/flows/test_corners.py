@@ -105,7 +105,7 @@ async def test_a_node_that_nobody_knows_is_waited_for(nodes: FlowNodes) -> None:
     await alpha.until_steps(patient.id, 2)
     await nodes.start("beta", be_there)
     assert await patient.result(DEADLINE_S) == "alpha called"
-    await alpha.flows.kill(hopeless.id)
+    await alpha.flows.admin.kill(hopeless.id)
     with pytest.raises(FlowKilledError):
         await hopeless.result(DEADLINE_S)
 
@@ -128,11 +128,11 @@ async def test_what_happens_to_a_flow_that_waits_to_be_tried_again(nodes: FlowNo
     for handle in (first, second, third):
         await alpha.until(handle.id, FlowStatus.RETRYING)
         await alpha.flows.signal(handle.id, "go", 7)
-    await alpha.flows.pause(first.id)
-    await alpha.flows.kill(second.id)
+    await alpha.flows.admin.pause(first.id)
+    await alpha.flows.admin.kill(second.id)
     await alpha.restart_flows()
-    await alpha.flows.resume(first.id)
-    await alpha.flows.retry(third.id)
+    await alpha.flows.admin.resume(first.id)
+    await alpha.flows.admin.retry(third.id)
     assert sorted([await alpha.result(first.id), await alpha.result(third.id)]) == [[4, 7], [5, 7]]
     with pytest.raises(FlowKilledError):
         await alpha.result(second.id)
@@ -145,16 +145,16 @@ async def test_a_flow_that_goes_on_respects_how_many_may_run(nodes: FlowNodes) -
 
     alpha = await nodes.start("alpha", single)
     first, second, third = [await alpha.begin(single, number) for number in range(3)]
-    await alpha.flows.pause(first.id)
+    await alpha.flows.admin.pause(first.id)
     await alpha.until(second.id, FlowStatus.RUNNING)
-    assert (await alpha.flows.show(third.id)).status is FlowStatus.QUEUED
+    assert (await alpha.flows.admin.show(third.id)).status is FlowStatus.QUEUED
     await alpha.flows.signal(second.id, "go", 10)
     assert await second.result(DEADLINE_S) == 11
     await alpha.until(third.id, FlowStatus.RUNNING)
-    await alpha.flows.kill(third.id)
-    await alpha.flows.resume(first.id)
+    await alpha.flows.admin.kill(third.id)
+    await alpha.flows.admin.resume(first.id)
     fourth = await alpha.begin(single, 3)
-    assert (await alpha.flows.show(fourth.id)).status is FlowStatus.QUEUED
+    assert (await alpha.flows.admin.show(fourth.id)).status is FlowStatus.QUEUED
     await alpha.flows.signal(first.id, "go", 20)
     assert await first.result(DEADLINE_S) == 20
     await alpha.flows.signal(fourth.id, "go", 30)
@@ -174,13 +174,13 @@ async def test_parked_flows_leave_room_for_others(nodes: FlowNodes) -> None:
     assert [await it.result(DEADLINE_S) for it in handles[::2]] == [0, 2, 4, 6]
     for handle in handles[1::2]:
         await alpha.until(handle.id, FlowStatus.PARKED)
-        await alpha.flows.kill(handle.id)
+        await alpha.flows.admin.kill(handle.id)
     assert await alpha.run(picky, 10) == 10
 
 
 async def test_what_a_drained_node_holds_is_begun_by_the_next_start(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(add, add_for_others)
-    assert await beta.flows.drain(timeout=1) == 0
+    assert await beta.flows.admin.drain(timeout=1) == 0
     handle = await alpha.begin(add, "beta", 1, 2)
     (held,) = await beta.until_listed("add_for_others", FlowStatus.HELD)
     await beta.restart_flows()
@@ -197,11 +197,11 @@ async def test_those_who_wait_for_room_do_not_begin_while_the_node_drains(
 
     alpha = await nodes.start("alpha", single)
     first, second = [await alpha.begin(single, number) for number in range(2)]
-    assert await alpha.flows.drain(timeout=0.01) == 1
+    assert await alpha.flows.admin.drain(timeout=0.01) == 1
     await alpha.flows.signal(first.id, "go", 10)
-    assert await alpha.flows.drain(timeout=10) == 0
-    assert (await alpha.flows.show(second.id)).status is FlowStatus.QUEUED
-    await alpha.flows.undrain()
+    assert await alpha.flows.admin.drain(timeout=10) == 0
+    assert (await alpha.flows.admin.show(second.id)).status is FlowStatus.QUEUED
+    await alpha.flows.admin.undrain()
     await alpha.flows.signal(second.id, "go", 20)
     assert await second.result(DEADLINE_S) == 21
 
@@ -222,7 +222,7 @@ async def test_no_more_go_on_after_a_start_than_may_run(nodes: FlowNodes) -> Non
     is_mended.append(True)
     await alpha.restart_flows()
     # One that is ended while it waits for room keeps nobody back.
-    await alpha.flows.kill(handles[4].id)
+    await alpha.flows.admin.kill(handles[4].id)
     for number in (0, 1, 2, 3, 5, 6, 7, 8, 9):
         assert await alpha.result(handles[number].id) == number
     assert crowd.most == 2
@@ -243,7 +243,7 @@ async def test_no_more_that_were_held_begin_than_may_run(nodes: FlowNodes) -> No
     beta = await nodes.start("beta", wait_for_go)
     handles = [await alpha.begin(ask, "beta", number) for number in range(10)]
     held = await beta.until_listed("ask", FlowStatus.HELD, 10)
-    await beta.flows.kill(held[3].id)
+    await beta.flows.admin.kill(held[3].id)
     await beta.restart_flows(reply)
     done = await asyncio.gather(*(it.result(DEADLINE_S) for it in handles), return_exceptions=True)
     rejected = [it for it in done if isinstance(it, SessionRejectedError)]
@@ -270,9 +270,9 @@ async def test_a_fork_of_a_flow_with_branches(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", spread)
     handle = await alpha.flows.start_flow_with_id("order-7", spread)
     await alpha.until_steps(handle.id, 3)
-    order = [it.place for it in await alpha.flows.history(handle.id)]
+    order = [it.place for it in await alpha.flows.admin.history(handle.id)]
     assert order == ["0.2.0", "0.1.0", "0.0.0"]
-    copies = [await alpha.flows.fork(handle.id, step) for step in range(4)]
+    copies = [await alpha.flows.admin.fork(handle.id, step) for step in range(4)]
     assert len({handle.id, *copies}) == 5
     for id in (handle.id, *copies):
         await alpha.flows.signal(id, "go", 7)
@@ -330,4 +330,4 @@ async def test_a_flow_without_any_step(nodes: FlowNodes) -> None:
 
     alpha, handle = await nodes.begin(at_once, 7)
     assert await handle.result(DEADLINE_S) == 7
-    assert await alpha.flows.history(handle.id) == []
+    assert await alpha.flows.admin.history(handle.id) == []

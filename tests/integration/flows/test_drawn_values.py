@@ -89,7 +89,7 @@ async def test_a_query_cannot_draw_what_belongs_to_the_code(nodes: FlowNodes) ->
     with pytest.raises(UsageError, match="belong to the code of the flow"):
         await alpha.flows.query(handle.id, "draw")
     await alpha.flows.signal(handle.id, "go", "on")
-    state = await alpha.flows.load_state(handle.id)
+    state = await alpha.flows.admin.load_state(handle.id)
     expected = random.Random(state.seed + (1).to_bytes(8)).getrandbits(128)
     assert await alpha.result(handle.id) == str(uuid.UUID(int=expected, version=4))
 
@@ -135,11 +135,11 @@ async def test_a_fork_draws_values_of_its_own(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", charge)
     handle = await alpha.begin(charge, is_again=True)
     await alpha.until_steps(handle.id, 4)
-    fork = await alpha.flows.fork(handle.id, 2)
+    fork = await alpha.flows.admin.fork(handle.id, 2)
     await alpha.until_steps(fork, 4)
     # One of a fork shares what that had drawn by then.
-    second = await alpha.flows.fork(fork, 3)
-    third = await alpha.flows.fork(fork, 1)
+    second = await alpha.flows.admin.fork(fork, 3)
+    third = await alpha.flows.admin.fork(fork, 1)
     for id in (second, third):
         await alpha.until_steps(id, 4)
     await alpha.restart_flows()
@@ -159,7 +159,7 @@ async def test_a_fork_that_begins_anew_draws_values_of_its_own(nodes: FlowNodes)
     alpha = await nodes.start("alpha", charge)
     handle = await alpha.begin(charge)
     await alpha.until_steps(handle.id, 4)
-    fork = await alpha.flows.fork(handle.id, 4)
+    fork = await alpha.flows.admin.fork(handle.id, 4)
     results = []
     for id in (handle.id, fork):
         await alpha.flows.signal(id, "go", "on")
@@ -174,10 +174,10 @@ async def test_values_come_from_the_entropy_in_the_head_as_they_always_did(
     alpha = await nodes.start("alpha", charge)
     handle = await alpha.begin(charge, is_again=True)
     await alpha.until_steps(handle.id, 4)
-    entropy = (await alpha.flows.load_state(handle.id)).seed
+    entropy = (await alpha.flows.admin.load_state(handle.id)).seed
     numbers = random.Random(entropy + (1).to_bytes(8))
     expected = [str(uuid.UUID(int=numbers.getrandbits(128), version=4)) for _ in range(4)]
     await alpha.restart_flows()
     await alpha.flows.signal(handle.id, "go", "on")
     assert await alpha.result(handle.id) == [*expected, str(numbers.random())]
-    assert (await alpha.flows.show(handle.id)).status is FlowStatus.COMPLETED
+    assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.COMPLETED

@@ -74,7 +74,7 @@ async def test_values_that_are_too_large_are_refused_and_not_kept(nodes: FlowNod
         parked = await alpha.until(handle.id, FlowStatus.PARKED)
         assert f"and {FLOW_VALUE_BYTES_MAX} is the most that is written down" in str(parked.error)
         is_recorded = handle.name == "returns"
-        assert len(await alpha.flows.history(handle.id)) == int(is_recorded)
+        assert len(await alpha.flows.admin.history(handle.id)) == int(is_recorded)
     ((largest,),) = await alpha.rows("SELECT max(length(head)) FROM postroad_flows")
     assert largest < 100_000
 
@@ -124,7 +124,7 @@ async def test_a_flow_that_does_too_much_is_parked_until_more_is_allowed(nodes: 
         ran = len(done)
         assert 9 <= ran <= 11
         # To try it again changes nothing, neither now nor at the next start.
-        await node.flows.retry(handle.id)
+        await node.flows.admin.retry(handle.id)
         await node.until(handle.id, FlowStatus.PARKED)
         await node.restart_flows()
         await node.until(handle.id, FlowStatus.PARKED)
@@ -188,8 +188,8 @@ async def test_a_step_in_a_transaction_that_swallows_its_cancellation_keeps_no_o
     handle = await alpha.begin(stuck)
     await has_begun.wait()
     async with asyncio.timeout(5):
-        await alpha.flows.kill(handle.id)
-    assert (await alpha.flows.show(handle.id)).status is FlowStatus.KILLED
+        await alpha.flows.admin.kill(handle.id)
+    assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.KILLED
     is_free.set()
 
 
@@ -210,7 +210,7 @@ async def test_what_ended_long_ago_is_forgotten_although_the_store_was_away_once
     for handle in handles:
         assert await alpha.result(handle.id) == 1
     failed: list[Exception] = []
-    forget_old = alpha.flows.purge_expired
+    forget_old = alpha.flows.admin.purge_expired
 
     async def spied() -> None:
         try:
@@ -225,7 +225,7 @@ async def test_what_ended_long_ago_is_forgotten_although_the_store_was_away_once
     disk.is_read_only = False
 
     async def are_forgotten() -> bool:
-        return not await alpha.flows.list()
+        return not await alpha.flows.admin.list()
 
     await eventually(are_forgotten, "all of them are forgotten")
 

@@ -103,7 +103,7 @@ async def test_what_cannot_be_begun_now_is_told(nodes: FlowNodes) -> None:
     assert await handle.result(DEADLINE_S) == 2
     await alpha.flows.signal(waiting.id, "go", 3)
     assert await waiting.result(DEADLINE_S) == 3
-    assert len(await alpha.flows.list()) == 2
+    assert len(await alpha.flows.admin.list()) == 2
 
 
 async def test_a_full_outbox_delays_flows(nodes: FlowNodes) -> None:
@@ -126,7 +126,10 @@ async def test_a_full_outbox_delays_flows(nodes: FlowNodes) -> None:
     handle = await alpha.begin(send_many, "beta")
     await alpha.until_steps(handle.id, 7)
     await asyncio.sleep(0.1)
-    assert (await alpha.flows.show(handle.id)).status in (FlowStatus.RUNNING, FlowStatus.RETRYING)
+    assert (await alpha.flows.admin.show(handle.id)).status in (
+        FlowStatus.RUNNING,
+        FlowStatus.RETRYING,
+    )
     await beta.start(alpha.station)
     assert await handle.result(DEADLINE_S) == 45
 
@@ -244,7 +247,7 @@ async def test_a_session_that_is_opened_twice_has_one_flow(nodes: FlowNodes) -> 
     await until_empty(alpha.station.mail, "beta")
     await beta.flows.signal(speaking.id, "go", True)
     assert await beta.result(speaking.id) == ["begin"]
-    assert len(await beta.flows.list()) == 1
+    assert len(await beta.flows.admin.list()) == 1
 
 
 async def test_only_one_program_has_the_flows_of_a_node(nodes: FlowNodes) -> None:
@@ -260,7 +263,7 @@ async def test_only_one_program_has_the_flows_of_a_node(nodes: FlowNodes) -> Non
     assert await handle.result(DEADLINE_S) == 1
     await alpha.flows.stop()
     async with second:
-        assert len(await second.list()) == 1
+        assert len(await second.admin.list()) == 1
     await alpha.flows.start()
 
 
@@ -344,10 +347,10 @@ async def test_all_queued_flows_begin_when_there_is_no_limit_any_more(nodes: Flo
 @pytest.mark.usefixtures("few_at_once")
 async def test_all_held_flows_begin_when_the_node_begins_flows_again(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(listen, speak)
-    await beta.flows.drain(timeout=0)
+    await beta.flows.admin.drain(timeout=0)
     handles = [await alpha.begin(listen, "beta") for _ in range(MANY)]
     held = await beta.until_listed("speak", FlowStatus.HELD, MANY)
-    await beta.flows.undrain()
+    await beta.flows.admin.undrain()
     for it in held:
         await beta.until(it.id, FlowStatus.RUNNING)
         await beta.flows.signal(it.id, "go", True)

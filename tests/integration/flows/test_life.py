@@ -43,7 +43,7 @@ async def test_one_flow_per_client_id(nodes: FlowNodes) -> None:
     assert [await it.result(DEADLINE_S) for it in (first, second)] == [14, 14]
     after = await alpha.flows.start_flow_with_id("order-7", double, 9)
     assert await after.result(DEADLINE_S) == 14
-    assert len(await alpha.flows.list()) == 1
+    assert len(await alpha.flows.admin.list()) == 1
 
 
 async def test_one_flow_per_client_id_when_many_ask_at_the_same_time(nodes: FlowNodes) -> None:
@@ -53,7 +53,7 @@ async def test_one_flow_per_client_id_when_many_ask_at_the_same_time(nodes: Flow
     )
     assert len({it.id for it in handles}) == 1
     assert len({await it.result(DEADLINE_S) for it in handles}) == 1
-    assert len(await alpha.flows.list()) == 1
+    assert len(await alpha.flows.admin.list()) == 1
 
 
 async def test_results_are_there_after_a_restart(nodes: FlowNodes) -> None:
@@ -102,7 +102,7 @@ async def test_what_is_forgotten_can_be_begun_again(nodes: FlowNodes) -> None:
     with pytest.raises(FlowNotFoundError, match="no flow was begun as 'order-7'"):
         await alpha.flows.delete("order-7")
     with pytest.raises(FlowNotFoundError, match=handle.id):
-        await alpha.flows.show(handle.id)
+        await alpha.flows.admin.show(handle.id)
     again = await alpha.flows.start_flow_with_id("order-7", double, 5)
     assert await again.result(DEADLINE_S) == 10
 
@@ -115,12 +115,12 @@ async def test_a_flow_that_is_forgotten_has_no_result(nodes: FlowNodes) -> None:
     await alpha.restart_flows()
 
     async def is_gone() -> bool:
-        await alpha.flows.purge_expired()
-        return [it.id for it in await alpha.flows.list()] == [kept.id]
+        await alpha.flows.admin.purge_expired()
+        return [it.id for it in await alpha.flows.admin.list()] == [kept.id]
 
     await eventually(is_gone, "only the flow with a client id is left")
     with pytest.raises(FlowNotFoundError):
-        await alpha.flows.history(handle.id)
+        await alpha.flows.admin.history(handle.id)
     assert await (await alpha.flows.get_by_client_id("order-7")).result(DEADLINE_S) == 14
 
 
@@ -143,8 +143,8 @@ async def test_what_cannot_be_begun(nodes: FlowNodes) -> None:
     with pytest.raises(ConfigError, match="a client id has 1 to 512 characters"):
         await alpha.flows.start_flow_with_id("", double, 1)
     with pytest.raises(FlowNotFoundError, match="is no id of a flow"):
-        await alpha.flows.show("seven")
-    assert await alpha.flows.list() == []
+        await alpha.flows.admin.show("seven")
+    assert await alpha.flows.admin.list() == []
 
 
 async def test_arguments_of_a_wrong_type_park_the_flow(nodes: FlowNodes) -> None:
@@ -152,7 +152,7 @@ async def test_arguments_of_a_wrong_type_park_the_flow(nodes: FlowNodes) -> None
     handle = await alpha.flows.start_flow(double, "seven")  # type: ignore[arg-type]
     parked = await alpha.until(handle.id, FlowStatus.PARKED)
     assert "Expected `int`, got `str`" in str(parked.error)
-    await alpha.flows.kill(handle.id)
+    await alpha.flows.admin.kill(handle.id)
 
 
 async def test_flows_are_listed_and_shown(nodes: FlowNodes) -> None:
@@ -160,22 +160,22 @@ async def test_flows_are_listed_and_shown(nodes: FlowNodes) -> None:
     waiting = [await alpha.begin(wait_for_go, number) for number in range(3)]
     done = await alpha.begin(double, 1)
     await done.result(DEADLINE_S)
-    everything = [it.id for it in await alpha.flows.list()]
+    everything = [it.id for it in await alpha.flows.admin.list()]
     assert everything == [done.id, *(it.id for it in reversed(waiting))]
     running = await alpha.until_listed("wait_for_go", FlowStatus.RUNNING, 3)
     assert [it.id for it in running] == [it.id for it in waiting]
-    assert [it.id for it in await alpha.flows.list("done")] == [done.id]
-    assert await alpha.flows.list(FlowStatus.FAILED) == []
-    older = await alpha.flows.list(before=waiting[2].id, limit=1)
+    assert [it.id for it in await alpha.flows.admin.list("done")] == [done.id]
+    assert await alpha.flows.admin.list(FlowStatus.FAILED) == []
+    older = await alpha.flows.admin.list(before=waiting[2].id, limit=1)
     assert [it.id for it in older] == [waiting[1].id]
     with pytest.raises(ConfigError, match="no flow is ever 'asleep'"):
-        await alpha.flows.list("asleep")
-    shown = await alpha.flows.show(waiting[1].id)
+        await alpha.flows.admin.list("asleep")
+    shown = await alpha.flows.admin.show(waiting[1].id)
     assert (shown.name, shown.status, shown.progress) == (
         "wait_for_go", FlowStatus.RUNNING, "waits with 1",
     )  # fmt: skip
     assert (shown.ended_at, shown.error, shown.peer, shown.run) == (None, None, None, 1)
-    ended = await alpha.flows.show(done.id)
+    ended = await alpha.flows.admin.show(done.id)
     assert ended.ended_at is not None and ended.ended_at >= ended.started_at
 
 
@@ -188,11 +188,11 @@ async def test_progress_is_kept(nodes: FlowNodes) -> None:
         ctx.set_progress("all")
 
     alpha, handle = await nodes.begin(advance)
-    assert (await alpha.flows.show(handle.id)).progress == "0 of 3"
+    assert (await alpha.flows.admin.show(handle.id)).progress == "0 of 3"
     await alpha.flows.signal(handle.id, "next", True)
-    assert (await alpha.flows.show(handle.id)).progress == "1 of 3"
+    assert (await alpha.flows.admin.show(handle.id)).progress == "1 of 3"
     await alpha.restart()
-    assert (await alpha.flows.show(handle.id)).progress == "1 of 3"
+    assert (await alpha.flows.admin.show(handle.id)).progress == "1 of 3"
     for _ in range(2):
         await alpha.flows.signal(handle.id, "next", True)
     assert (await alpha.until(handle.id, FlowStatus.COMPLETED)).progress == "all"
@@ -218,7 +218,7 @@ async def test_a_whole_flow_has_its_time(nodes: FlowNodes) -> None:
     handle = await alpha.begin(sleepy, "beta")
     with pytest.raises(FlowTimeoutError, match="flow sleepy took too long"):
         await handle.result(DEADLINE_S)
-    assert (await alpha.flows.show(handle.id)).status is FlowStatus.FAILED
+    assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.FAILED
     (told,) = await beta.until_listed("patient", FlowStatus.COMPLETED)
     kind, text = await beta.result(told.id)
     assert kind == "FlowTimeoutError"
@@ -263,7 +263,7 @@ async def test_no_more_than_so_many_at_the_same_time(nodes: FlowNodes) -> None:
     handles = [await alpha.begin(limited, number) for number in range(10)]
     assert [await it.result(DEADLINE_S) for it in handles] == list(range(10))
     assert crowd.most == 2
-    assert len(await alpha.flows.list(FlowStatus.COMPLETED)) == 10
+    assert len(await alpha.flows.admin.list(FlowStatus.COMPLETED)) == 10
 
 
 async def test_queued_flows_can_be_killed_and_survive_a_restart(nodes: FlowNodes) -> None:
@@ -273,10 +273,13 @@ async def test_queued_flows_can_be_killed_and_survive_a_restart(nodes: FlowNodes
 
     alpha = await nodes.start("alpha", single)
     first, second, third = [await alpha.begin(single, number) for number in range(3)]
-    assert [it.id for it in await alpha.flows.list(FlowStatus.QUEUED)] == [third.id, second.id]
-    await alpha.flows.kill(second.id)
+    assert [it.id for it in await alpha.flows.admin.list(FlowStatus.QUEUED)] == [
+        third.id,
+        second.id,
+    ]
+    await alpha.flows.admin.kill(second.id)
     await alpha.restart()
-    assert [it.id for it in await alpha.flows.list(FlowStatus.QUEUED)] == [third.id]
+    assert [it.id for it in await alpha.flows.admin.list(FlowStatus.QUEUED)] == [third.id]
     await alpha.flows.signal(third.id, "go", 10)
     await alpha.flows.signal(first.id, "go", 20)
     assert await alpha.result(first.id) == 20
@@ -312,15 +315,15 @@ async def test_a_node_that_drains_begins_nothing_new(nodes: FlowNodes) -> None:
 
     alpha, beta = await nodes.pair(ask, reply, wait_for_go)
     waiting = await beta.begin(wait_for_go)
-    assert await beta.flows.drain(timeout=0.05) == 1
+    assert await beta.flows.admin.drain(timeout=0.05) == 1
     with pytest.raises(DrainingError, match="begins no new flows now"):
         await beta.begin(wait_for_go)
     asking = await alpha.begin(ask, "beta")
     await beta.until_listed("reply", FlowStatus.HELD)
     await beta.flows.signal(waiting.id, "go", 1)
-    assert await beta.flows.drain(timeout=10) == 0
+    assert await beta.flows.admin.drain(timeout=10) == 0
     assert await waiting.result(DEADLINE_S) == 1
-    await beta.flows.undrain()
+    await beta.flows.admin.undrain()
     assert await asking.result(DEADLINE_S) == "x"
     another = await beta.begin(wait_for_go)
     await beta.flows.signal(another.id, "go", 2)

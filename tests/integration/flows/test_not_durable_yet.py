@@ -83,11 +83,11 @@ async def ends_at_once(ctx: FlowContext) -> str:
 async def test_a_flow_is_shown_as_it_is_in_the_store(nodes: FlowNodes) -> None:
     alpha, handle = await nodes.begin(ends_at_once)
     is_early, view = await while_it_is_written(
-        alpha, handle.id, lambda: alpha.flows.show(handle.id)
+        alpha, handle.id, lambda: alpha.flows.admin.show(handle.id)
     )
     assert not is_early or view.status is FlowStatus.RUNNING
     assert await alpha.result(handle.id) == "ended"
-    assert (await alpha.flows.show(handle.id)).status is FlowStatus.COMPLETED
+    assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.COMPLETED
 
 
 async def test_a_query_is_answered_when_the_answer_is_durable(nodes: FlowNodes) -> None:
@@ -105,7 +105,7 @@ async def test_a_flow_that_is_about_to_end_cannot_be_killed(nodes: FlowNodes) ->
 
     async def kill() -> str:
         try:
-            await alpha.flows.kill(handle.id)
+            await alpha.flows.admin.kill(handle.id)
         except UsageError as error:
             return str(error)
         return "killed"
@@ -127,7 +127,9 @@ async def test_a_fork_of_a_flow_that_is_about_to_begin_anew(nodes: FlowNodes) ->
 
     alpha, handle = await nodes.begin(counts, 1)
     await alpha.until_steps(handle.id, 1)
-    _, copy = await while_it_is_written(alpha, handle.id, lambda: alpha.flows.fork(handle.id, 1))
+    _, copy = await while_it_is_written(
+        alpha, handle.id, lambda: alpha.flows.admin.fork(handle.id, 1)
+    )
     for id in (copy, copy, handle.id):
         await alpha.flows.signal(id, "go", True)
     assert await alpha.result(copy) == 2
@@ -145,7 +147,7 @@ async def test_a_result_is_told_while_a_late_letter_is_looked_at(nodes: FlowNode
         await session.receive(str)
 
     alpha, beta = await nodes.pair(shouts, listens)
-    await beta.flows.drain()
+    await beta.flows.admin.drain()
     handle = await alpha.begin(shouts)
     assert await alpha.result(handle.id) == "shouted"
     await beta.until_listed("listens", FlowStatus.HELD)
@@ -157,5 +159,5 @@ async def test_a_result_is_told_while_a_late_letter_is_looked_at(nodes: FlowNode
         asked.set_result(asyncio.get_running_loop().create_task(again.result(DEADLINE_S)))
 
     with faults.arm_fault_point("flows.letter.taken", on_letter):
-        await beta.flows.undrain()
+        await beta.flows.admin.undrain()
         assert await (await asked) == "shouted"

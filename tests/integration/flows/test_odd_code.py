@@ -76,10 +76,10 @@ async def test_code_that_catches_everything(nodes: FlowNodes) -> None:
     caught: list[str] = []
     alpha = await nodes.start("alpha", greedy, fine)
     first, second = await alpha.begin(greedy), await alpha.begin(greedy)
-    await alpha.flows.pause(first.id)
-    await alpha.flows.kill(second.id)
+    await alpha.flows.admin.pause(first.id)
+    await alpha.flows.admin.kill(second.id)
     await alpha.restart_flows()
-    await alpha.flows.resume(first.id)
+    await alpha.flows.admin.resume(first.id)
     await alpha.flows.signal(first.id, "go", "went")
     assert await alpha.result(first.id) == "went"
     assert set(caught) <= {"GeneratorExit"}
@@ -141,7 +141,7 @@ async def test_a_subflow_that_calls_itself(nodes: FlowNodes) -> None:
 
     alpha, handle = await nodes.begin(factorial, 12)
     assert await handle.result(DEADLINE_S) == 479001600
-    history = await alpha.flows.history(handle.id)
+    history = await alpha.flows.admin.history(handle.id)
     assert history[0].place == ".".join("0" * 11 + "1") and history[-1].place == "1"
 
 
@@ -289,7 +289,7 @@ async def test_a_flow_error_that_cannot_be_made_again_is_still_one(nodes: FlowNo
         handle = await alpha.begin(definition)
         with pytest.raises(FlowError, match=f"because {text}"):
             await handle.result(DEADLINE_S)
-        assert (await alpha.flows.show(handle.id)).status is FlowStatus.FAILED
+        assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.FAILED
 
 
 async def test_a_session_of_another_flow_cannot_be_used(nodes: FlowNodes) -> None:
@@ -360,4 +360,4 @@ async def test_an_object_that_can_be_called_and_not_hashed(nodes: FlowNodes) -> 
 
     alpha, handle = await nodes.begin(adds)
     assert await alpha.result(handle.id) == [7, 8]
-    assert [it.name for it in await alpha.flows.history(handle.id)][1:] == ["more"]
+    assert [it.name for it in await alpha.flows.admin.history(handle.id)][1:] == ["more"]

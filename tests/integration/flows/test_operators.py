@@ -51,17 +51,17 @@ async def test_a_killed_flow_tells_its_client_and_its_peer(nodes: FlowNodes) -> 
     alpha, beta = await nodes.pair(count_down, add_up)
     handle = await alpha.begin(count_down, "beta", 3)
     (adding,) = await beta.until_listed("add_up", FlowStatus.RUNNING)
-    await alpha.flows.kill(handle.id, "changed my mind")
+    await alpha.flows.admin.kill(handle.id, "changed my mind")
     with pytest.raises(FlowKilledError, match="changed my mind"):
         await handle.result(DEADLINE_S)
     failed = await beta.until(adding.id, FlowStatus.FAILED)
-    killed = await alpha.flows.show(handle.id)
+    killed = await alpha.flows.admin.show(handle.id)
     assert (killed.status, killed.error) == (FlowStatus.KILLED, "FlowKilledError: changed my mind")
     assert failed.error_id == killed.error_id
     # What an operator says is nothing for others.
     assert "changed my mind" not in str(failed.error)
     with pytest.raises(UsageError, match="has ended: it is killed"):
-        await alpha.flows.kill(handle.id)
+        await alpha.flows.admin.kill(handle.id)
     await alpha.restart()
     with pytest.raises(FlowKilledError, match="changed my mind"):
         await alpha.result(handle.id)
@@ -71,13 +71,13 @@ async def test_a_killed_responder_tells_its_initiator(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(count_down, add_up)
     handle = await alpha.begin(count_down, "beta", 2)
     (adding,) = await beta.until_listed("add_up", FlowStatus.RUNNING)
-    await beta.flows.kill(adding.id)
+    await beta.flows.admin.kill(adding.id)
     for _ in range(2):
         await alpha.flows.signal(handle.id, "next", True)
     with pytest.raises(PeerFlowFailedError) as caught:
         await handle.result(DEADLINE_S)
     assert caught.value.kind is None
-    assert caught.value.error_id == (await beta.flows.show(adding.id)).error_id
+    assert caught.value.error_id == (await beta.flows.admin.show(adding.id)).error_id
 
 
 async def test_killing_stops_functions(nodes: FlowNodes) -> None:
@@ -97,7 +97,7 @@ async def test_killing_stops_functions(nodes: FlowNodes) -> None:
     alpha, handle = await nodes.begin(stuck)
     async with asyncio.timeout(10):
         await began.wait()
-        await alpha.flows.kill(handle.id)
+        await alpha.flows.admin.kill(handle.id)
         await ended.wait()
 
 
@@ -105,17 +105,17 @@ async def test_what_is_said_to_a_paused_flow_is_kept_in_order(nodes: FlowNodes) 
     alpha, beta = await nodes.pair(count_down, add_up)
     handle = await alpha.begin(count_down, "beta", 5)
     (adding,) = await beta.until_listed("add_up", FlowStatus.RUNNING)
-    await beta.flows.pause(adding.id)
+    await beta.flows.admin.pause(adding.id)
     for _ in range(3):
         await alpha.flows.signal(handle.id, "next", True)
     assert (await beta.until(adding.id, FlowStatus.PAUSED)).status is FlowStatus.PAUSED
     await beta.restart()
-    assert (await beta.flows.show(adding.id)).status is FlowStatus.PAUSED
+    assert (await beta.flows.admin.show(adding.id)).status is FlowStatus.PAUSED
     for _ in range(2):
         await alpha.flows.signal(handle.id, "next", True)
     with pytest.raises(TimeoutError):
         await handle.result(0.1)
-    await beta.flows.resume(adding.id)
+    await beta.flows.admin.resume(adding.id)
     assert await handle.result(DEADLINE_S) == 15
     assert await beta.result(adding.id) == 5
 
@@ -133,34 +133,34 @@ async def test_a_paused_flow_sleeps_on(nodes: FlowNodes) -> None:
         return "rested"
 
     alpha, handle = await nodes.begin(nap)
-    await alpha.flows.pause(handle.id)
+    await alpha.flows.admin.pause(handle.id)
     # Nothing tells that a paused flow did not wake.
     await asyncio.sleep(NAP_S + 0.1)
-    assert (await alpha.flows.show(handle.id)).status is FlowStatus.PAUSED
+    assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.PAUSED
     assert calls == []
-    await alpha.flows.resume(handle.id)
+    await alpha.flows.admin.resume(handle.id)
     assert await handle.result(DEADLINE_S) == "rested"
 
 
 async def test_what_cannot_happen_to_a_flow_now(nodes: FlowNodes) -> None:
     alpha, handle = await nodes.begin(wait_for_go)
     with pytest.raises(UsageError, match="a flow that is running cannot resume"):
-        await alpha.flows.resume(handle.id)
+        await alpha.flows.admin.resume(handle.id)
     with pytest.raises(UsageError, match="a flow that is running cannot retry"):
-        await alpha.flows.retry(handle.id)
-    await alpha.flows.pause(handle.id)
+        await alpha.flows.admin.retry(handle.id)
+    await alpha.flows.admin.pause(handle.id)
     with pytest.raises(UsageError, match="a flow that is paused cannot pause; it can resume, kill"):
-        await alpha.flows.pause(handle.id)
+        await alpha.flows.admin.pause(handle.id)
     with pytest.raises(UsageError, match="is paused: only one that runs answers"):
         await alpha.flows.query(handle.id, "anything")
-    await alpha.flows.resume(handle.id)
+    await alpha.flows.admin.resume(handle.id)
     await alpha.flows.signal(handle.id, "go", 1)
     assert await handle.result(DEADLINE_S) == 1
-    for operation in (alpha.flows.retry, alpha.flows.pause, alpha.flows.resume):
+    for operation in (alpha.flows.admin.retry, alpha.flows.admin.pause, alpha.flows.admin.resume):
         with pytest.raises(UsageError, match="has ended: it is done"):
             await operation(handle.id)
     with pytest.raises(FlowNotFoundError, match="no flow 0000000000000001 is known here"):
-        await alpha.flows.pause("0000000000000001")
+        await alpha.flows.admin.pause("0000000000000001")
 
 
 async def test_signals_before_and_after_they_are_asked_for(nodes: FlowNodes) -> None:
@@ -181,9 +181,9 @@ async def test_signals_before_and_after_they_are_asked_for(nodes: FlowNodes) -> 
     await alpha.flows.signal(handle.id, "number", 2)
     await alpha.restart()
     await alpha.flows.signal(handle.id, "number", 3)
-    await alpha.flows.pause(handle.id)
+    await alpha.flows.admin.pause(handle.id)
     await alpha.flows.signal(handle.id, "begin", True)
-    await alpha.flows.resume(handle.id)
+    await alpha.flows.admin.resume(handle.id)
     await alpha.flows.signal(handle.id, "number", 4)
     assert await alpha.result(handle.id) == [1, 2, 3, 4, "early", "FlowTimeoutError"]
     assert await alpha.rows("SELECT COUNT(*) FROM postroad_flow_mail") == [(0,)]
@@ -220,10 +220,10 @@ async def test_a_flow_that_is_paused_before_it_can_answer(nodes: FlowNodes) -> N
         return await ctx.wait_for_signal("go", str)
 
     alpha, handle = await nodes.begin(waits)
-    await alpha.flows.pause(handle.id)
+    await alpha.flows.admin.pause(handle.id)
     with pytest.raises(UsageError, match="is paused: it does not run"):
         await asyncio.wait_for(alpha.flows.engine.pin(parse_flow_id(handle.id)), DEADLINE_S)
-    await alpha.flows.resume(handle.id)
+    await alpha.flows.admin.resume(handle.id)
     await alpha.flows.signal(handle.id, "go", "gone")
     assert await alpha.result(handle.id) == "gone"
 
@@ -247,18 +247,18 @@ async def test_a_flow_is_begun_anew_from_one_of_its_steps(nodes: FlowNodes) -> N
     alpha, beta = await nodes.pair(work, reply)
     handle = await alpha.begin(work, "beta")
     assert await handle.result(DEADLINE_S) == ["first 1", "second 2", "third 3", "x"]
-    other = await alpha.flows.fork(handle.id, 2)
+    other = await alpha.flows.admin.fork(handle.id, 2)
     assert other != handle.id
     assert await alpha.result(other) == ["first 1", "second 2", "third 4", "x"]
     assert calls == ["first", "second", "third", "third"]
     assert await handle.result(DEADLINE_S) == ["first 1", "second 2", "third 3", "x"]
     replies = await beta.until_listed("reply", FlowStatus.COMPLETED, 2)
     with pytest.raises(UsageError, match=r"step 3 of flow .* is 3 send\(beta\): a session cannot"):
-        await alpha.flows.fork(handle.id, 4)
+        await alpha.flows.admin.fork(handle.id, 4)
     with pytest.raises(UsageError, match="has steps 0 to 4: there is no 9"):
-        await alpha.flows.fork(handle.id, 9)
+        await alpha.flows.admin.fork(handle.id, 9)
     with pytest.raises(UsageError, match="responds to another one"):
-        await beta.flows.fork(replies[0].id, 0)
+        await beta.flows.admin.fork(replies[0].id, 0)
 
 
 async def test_a_flow_begins_anew_with_other_arguments(nodes: FlowNodes) -> None:
@@ -286,10 +286,10 @@ async def test_a_flow_begins_anew_with_other_arguments(nodes: FlowNodes) -> None
     for _ in range(4):
         await alpha.flows.signal(handle.id, "bonus", 1)
     assert await handle.result(DEADLINE_S) == 64
-    shown = await alpha.flows.show(handle.id)
+    shown = await alpha.flows.admin.show(handle.id)
     assert shown.run == 4
     assert ids == [f"alpha/{handle.id}/{run}/0" for run in range(1, 5)]
-    assert len(await alpha.flows.history(handle.id)) == 4
+    assert len(await alpha.flows.admin.history(handle.id)) == 4
     await beta.until_listed("reply", FlowStatus.COMPLETED, 4)
 
 

@@ -50,19 +50,19 @@ async def start(nodes: FlowNodes, definition: Any = browse) -> tuple[FlowNode, s
 
 async def test_reads_before_a_stop_are_done_again(nodes: FlowNodes) -> None:
     alpha, id = await start(nodes)
-    assert await alpha.flows.history(id) == []
+    assert await alpha.flows.admin.history(id) == []
     await alpha.restart_flows(plain_browse)
     await eventually(lambda: looks.count("second") == 2, "the second read, again")
     closed.clear()
     result = await alpha.result(id)
     assert result == ["first 2", "second 2", "third 1"]
-    assert [step.value for step in await alpha.flows.history(id)] == result
+    assert [step.value for step in await alpha.flows.admin.history(id)] == result
 
 
 async def test_what_a_query_has_told_stays(nodes: FlowNodes) -> None:
     alpha, id = await start(nodes, plain_browse)
     assert await alpha.flows.query(id, "first") == "first 1"
-    assert [step.value for step in await alpha.flows.history(id)] == ["first 1"]
+    assert [step.value for step in await alpha.flows.admin.history(id)] == ["first 1"]
     await alpha.restart_flows(browse)
     closed.clear()
     assert (await alpha.result(id))[0] == "first 1"
@@ -70,10 +70,10 @@ async def test_what_a_query_has_told_stays(nodes: FlowNodes) -> None:
 
 async def test_flow_that_is_paused_and_resumed_keeps_what_it_read(nodes: FlowNodes) -> None:
     alpha, id = await start(nodes)
-    await alpha.flows.pause(id)
-    assert [step.value for step in await alpha.flows.history(id)] == ["first 1"]
+    await alpha.flows.admin.pause(id)
+    assert [step.value for step in await alpha.flows.admin.history(id)] == ["first 1"]
     closed.clear()
-    await alpha.flows.resume(id)
+    await alpha.flows.admin.resume(id)
     assert await alpha.result(id) == ["first 1", "second 2", "third 1"]
 
 

@@ -111,7 +111,7 @@ async def test_flow_that_broke_a_constraint_can_be_tried_again(on_postgres: Flow
     assert "ForeignKeyViolation" in str(view.error)
     async with alpha.station.mail.transaction() as tx:
         await tx.execute("INSERT INTO parent VALUES (1)")
-    await alpha.flows.retry(handle.id)
+    await alpha.flows.admin.retry(handle.id)
     await alpha.result(handle.id)
     assert await alpha.rows("SELECT id FROM child") == [(1,)]
 

@@ -122,7 +122,7 @@ async def test_a_sleep_goes_on_while_the_node_is_down(nodes: FlowNodes) -> None:
     await alpha.start()
     (slept,) = await alpha.result(handle.id)
     assert slept >= 0.1
-    shown = await alpha.flows.show(other.id)
+    shown = await alpha.flows.admin.show(other.id)
     assert shown.status is FlowStatus.RUNNING
     assert shown.wakes_at == pytest.approx(shown.started_at + 1000, abs=1)
 
@@ -210,7 +210,7 @@ async def test_the_same_flows_can_be_started_again(nodes: FlowNodes) -> None:
     await alpha.flows.stop()
     await alpha.flows.start()
     assert await alpha.run(one) == 1
-    assert len(await alpha.flows.list()) == 2
+    assert len(await alpha.flows.admin.list()) == 2
 
 
 async def test_a_stop_whose_caller_gives_up_comes_to_its_end(nodes: FlowNodes) -> None:

@@ -167,7 +167,7 @@ async def test_a_generator_that_wants_to_wait_when_it_is_put_away(
         gc.collect()
         await alpha.flows.signal(handle.id, "next", True)
     assert await alpha.result(handle.id) == [0, 1]
-    assert len(await alpha.flows.history(handle.id)) == 6
+    assert len(await alpha.flows.admin.history(handle.id)) == 6
     await asyncio.sleep(0)
     assert [it.message for it in caplog.records if it.levelname == "ERROR"] == []
 
@@ -186,7 +186,7 @@ async def test_code_that_wants_to_wait_often_when_it_is_put_away(nodes: FlowNode
     gc.collect()
     await alpha.flows.signal(handle.id, "go", "gone")
     assert await alpha.result(handle.id) == "gone"
-    assert len(await alpha.flows.history(handle.id)) == 4
+    assert len(await alpha.flows.admin.history(handle.id)) == 4
 
 
 # Modules.

@@ -63,11 +63,11 @@ async def test_the_other_end_hears_of_a_parked_flow_when_it_is_killed(nodes: Flo
     handle = await alpha.begin(buy, "beta", 50)
     (refused,) = await beta.until_listed("refuse", FlowStatus.PARKED)
     assert refused.error == "ValueError: a secret of beta"
-    assert (await alpha.flows.show(handle.id)).status is FlowStatus.RUNNING
-    await beta.flows.kill(refused.id, "no way to mend a secret")
+    assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.RUNNING
+    await beta.flows.admin.kill(refused.id, "no way to mend a secret")
     with pytest.raises(PeerFlowFailedError) as caught:
         await handle.result(DEADLINE_S)
-    killed = await beta.flows.show(refused.id)
+    killed = await beta.flows.admin.show(refused.id)
     assert (caught.value.kind, caught.value.error_id) == (None, killed.error_id)
     assert "secret" not in str(caught.value)
     assert str(killed.error_id) in str(caught.value)
@@ -145,7 +145,7 @@ async def test_a_version_that_cannot_be_talked_to_is_rejected(nodes: FlowNodes) 
     expected = "talk_back talks to versions 1, 3 of talk, not to 2"
     with pytest.raises(SessionRejectedError, match=expected):
         await handle.result(DEADLINE_S)
-    assert await beta.flows.list() == []
+    assert await beta.flows.admin.list() == []
     await until_empty(beta.station.mail, "alpha")
 
 
@@ -191,7 +191,7 @@ async def test_what_nobody_responds_to_is_kept_until_there_is_code(nodes: FlowNo
     assert held.peer == "alpha"
     await beta.restart_flows(talk_back)
     await until_empty(alpha.station.mail, "beta")
-    assert (await beta.flows.show(held.id)).status is FlowStatus.HELD
+    assert (await beta.flows.admin.show(held.id)).status is FlowStatus.HELD
     await beta.restart_flows(talk_back, hear_much)
     assert await handle.result(DEADLINE_S) == [0, 1, 2, 3, 4]
     assert (await beta.until(held.id, FlowStatus.COMPLETED)).name == "hear_much"
@@ -233,7 +233,7 @@ async def test_a_held_flow_that_is_killed_rejects_the_session(nodes: FlowNodes) 
     beta = await nodes.start("beta", talk_back)
     handle = await alpha.begin(say_much, "beta")
     (held,) = await beta.until_listed("say_much", FlowStatus.HELD)
-    await beta.flows.kill(held.id, "nobody wants this")
+    await beta.flows.admin.kill(held.id, "nobody wants this")
     with pytest.raises(SessionRejectedError, match="nobody wants this"):
         await handle.result(DEADLINE_S)
 
@@ -373,7 +373,7 @@ async def test_a_session_can_be_used_after_something_did_not_fit(nodes: FlowNode
     alpha, _ = await nodes.pair(send_too_much_first, speak_first)
     handle = await alpha.begin(send_too_much_first, "beta")
     assert await alpha.result(handle.id) == 7
-    history = await alpha.flows.history(handle.id)
+    history = await alpha.flows.admin.history(handle.id)
     assert "cannot send 1048581 bytes" in str(history[0].error)
 
 

@@ -266,10 +266,10 @@ async def test_a_paused_transaction_is_undone_and_done_later(nodes: FlowNodes) -
     alpha, handle = await nodes.begin(rest)
     async with asyncio.timeout(10):
         await began.wait()
-        await alpha.flows.pause(handle.id)
+        await alpha.flows.admin.pause(handle.id)
     assert await alpha.rows("SELECT * FROM books") == []
-    assert (await alpha.flows.show(handle.id)).status is FlowStatus.PAUSED
-    await alpha.flows.resume(handle.id)
+    assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.PAUSED
+    await alpha.flows.admin.resume(handle.id)
     assert await handle.result(DEADLINE_S) == "done"
     assert [number for number, _ in await alpha.rows("SELECT * FROM books")] == [1]
 
@@ -294,7 +294,7 @@ async def test_an_open_transaction_is_killed_or_stopped(nodes: FlowNodes) -> Non
     async with asyncio.timeout(10):
         handle = await alpha.begin(slow)
         await began.wait()
-        await alpha.flows.kill(handle.id)
+        await alpha.flows.admin.kill(handle.id)
         began.clear()
         handle = await alpha.begin(slow)
         await began.wait()

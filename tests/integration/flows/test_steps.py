@@ -204,7 +204,7 @@ async def test_arguments_results_and_names(nodes: FlowNodes) -> None:
 
     alpha, handle = await nodes.begin(work, Point(1, 2))
     assert await handle.result(DEADLINE_S) == [12, 13, True]
-    history = await alpha.flows.history(handle.id)
+    history = await alpha.flows.admin.history(handle.id)
     assert history[0].name.endswith("move")
     assert (history[1].name, history[1].value) == ("a long way", {"x": 12, "y": 13})
     assert [it.place for it in history] == ["0", "1", "2"]
@@ -254,7 +254,7 @@ async def test_a_step_is_tried_again_as_often_as_it_may(nodes: FlowNodes) -> Non
     handle = await alpha.begin(try_hard, 100)
     assert await handle.result(DEADLINE_S) == "call 4"
     assert len(calls) == 4
-    (failed,) = await alpha.flows.history(handle.id)
+    (failed,) = await alpha.flows.admin.history(handle.id)
     assert failed.error == "ValueError: call 4"
 
 
@@ -331,7 +331,7 @@ async def test_arguments_of_a_flow_that_cannot_be_written_down(nodes: FlowNodes)
         SerializationError, match="an argument of flow 'take' cannot be written down"
     ):
         await alpha.begin(take, object())
-    assert await alpha.flows.list() == []
+    assert await alpha.flows.admin.list() == []
 
 
 async def test_errors_come_back_as_what_they_were(nodes: FlowNodes) -> None:

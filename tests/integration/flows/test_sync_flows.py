@@ -151,7 +151,7 @@ SYNC, ASYNC = sync_forms(), async_forms()
 
 async def until_it_waits(alpha: FlowNode, id: str) -> None:
     async def waits() -> bool:
-        return (await alpha.flows.show(id)).progress == "waits"
+        return (await alpha.flows.admin.show(id)).progress == "waits"
 
     await eventually(waits, "the flow waits for its signal")
 
@@ -172,7 +172,9 @@ async def test_history_of_one_form_replays_in_the_other(
     assert result[:7] == [6, 4, [11, 20], [21, 40], "soon", None, 15]
     assert 0 <= result[7] < 1
     assert result[9:] == [6, 6, "answer whole", True, "whole", 1, "went", "no"]
-    history = [(it.place, str(it.kind), it.name) for it in await alpha.flows.history(handle.id)]
+    history = [
+        (it.place, str(it.kind), it.name) for it in await alpha.flows.admin.history(handle.id)
+    ]
     assert sorted(history) == sorted(
         [
             *[("0", "step", "add"), ("1", "step", "two")],
@@ -248,11 +250,11 @@ async def test_operators_pause_and_kill_code_on_its_way(nodes: FlowNodes) -> Non
 
     alpha, handle = await nodes.begin(waits)
     await alpha.until_steps(handle.id, 1)
-    await alpha.flows.pause(handle.id)
-    assert (await alpha.flows.show(handle.id)).status is FlowStatus.PAUSED
+    await alpha.flows.admin.pause(handle.id)
+    assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.PAUSED
     assert (before := closed.count(handle.id)) >= 1
-    await alpha.flows.resume(handle.id)
-    await alpha.flows.kill(handle.id, "enough")
+    await alpha.flows.admin.resume(handle.id)
+    await alpha.flows.admin.kill(handle.id, "enough")
     with pytest.raises(FlowKilledError, match="enough"):
         await handle.result(DEADLINE_S)
     assert closed.count(handle.id) > before
@@ -292,7 +294,7 @@ async def test_flow_begins_anew(nodes: FlowNodes) -> None:
 
     alpha, handle = await nodes.begin(count, 1)
     assert await handle.result(DEADLINE_S) == 4
-    assert len(await alpha.flows.history(handle.id)) == 1
+    assert len(await alpha.flows.admin.history(handle.id)) == 1
 
 
 async def test_mistakes_are_told(nodes: FlowNodes) -> None:

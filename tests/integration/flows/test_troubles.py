@@ -64,10 +64,10 @@ async def test_an_error_that_may_pass_is_tried_again(nodes: FlowNodes, error: Ex
     handle = await alpha.begin(work)
     assert await handle.result(DEADLINE_S) == [1, 5]
     assert before.calls == 1
-    shown = await alpha.flows.show(handle.id)
+    shown = await alpha.flows.admin.show(handle.id)
     assert (shown.attempts, shown.error) == (0, None)
     # What went wrong and did not matter in the end is no part of its history.
-    assert [it.error for it in await alpha.flows.history(handle.id)] == [None, None]
+    assert [it.error for it in await alpha.flows.admin.history(handle.id)] == [None, None]
 
 
 async def test_after_so_many_attempts_an_operator_must_look(nodes: FlowNodes) -> None:
@@ -83,11 +83,11 @@ async def test_after_so_many_attempts_an_operator_must_look(nodes: FlowNodes) ->
     assert parked.error == "ConnectionError: no route"
     assert "raise self.error" in str(parked.detail)
     assert shaky.calls == 4
-    await alpha.flows.retry(handle.id)
+    await alpha.flows.admin.retry(handle.id)
     await alpha.until(handle.id, FlowStatus.PARKED)
     assert shaky.calls == 8
     shaky.failures = 0
-    await alpha.flows.retry(handle.id)
+    await alpha.flows.admin.retry(handle.id)
     assert await handle.result(DEADLINE_S) == 9
 
 
@@ -117,9 +117,9 @@ async def test_while_it_waits_to_be_tried_again(nodes: FlowNodes) -> None:
     assert (retrying.error, retrying.attempts) == ("ConnectionError: no route", 1)
     assert retrying.wakes_at is not None and retrying.wakes_at > retrying.started_at + 100
     await alpha.restart()
-    assert (await alpha.flows.show(handle.id)).status is FlowStatus.RETRYING
+    assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.RETRYING
     assert shaky.calls == 1
-    await alpha.flows.retry(handle.id)
+    await alpha.flows.admin.retry(handle.id)
     assert await alpha.result(handle.id) == 2
 
 
@@ -176,7 +176,7 @@ async def test_a_parked_flow_goes_on_with_mended_code(nodes: FlowNodes) -> None:
     assert parked.error == "ZeroDivisionError: division by zero"
     assert "in divide" in str(parked.detail)
     (replying,) = await beta.until_listed("reply", FlowStatus.RUNNING)
-    await alpha.flows.retry(handle.id)
+    await alpha.flows.admin.retry(handle.id)
     await alpha.until(handle.id, FlowStatus.PARKED)
     assert calls == ["before", "divide", "divide"]
     # A new start tries again by itself.
@@ -184,7 +184,7 @@ async def test_a_parked_flow_goes_on_with_mended_code(nodes: FlowNodes) -> None:
     assert await alpha.result(handle.id) == 0.25
     assert calls == ["before", "divide", "divide", "divide"]
     assert await beta.result(replying.id) == "SessionEndedError"
-    assert (await alpha.flows.show(handle.id)).error is None
+    assert (await alpha.flows.admin.show(handle.id)).error is None
 
 
 async def test_what_is_said_to_a_parked_flow_is_kept(nodes: FlowNodes) -> None:
@@ -244,7 +244,7 @@ async def test_the_other_end_ends_while_a_flow_is_parked(nodes: FlowNodes) -> No
     await handle.result(DEADLINE_S)
     await until_empty(alpha.station.mail, "beta")
     is_mended.append(True)
-    await beta.flows.retry(parked.id)
+    await beta.flows.admin.retry(parked.id)
     assert await beta.result(parked.id) == ["1", "ended"]
 
 
@@ -264,7 +264,7 @@ async def test_a_failed_step_is_recorded_where_the_flow_lives_on(nodes: FlowNode
     await alpha.restart()
     await alpha.flows.signal(handle.id, "go", True)
     assert await alpha.result(handle.id) == 2
-    errors = [it.error for it in await alpha.flows.history(handle.id)]
+    errors = [it.error for it in await alpha.flows.admin.history(handle.id)]
     assert errors == ["ValueError: first", None, None]
 
 
@@ -347,17 +347,17 @@ async def test_a_flow_that_comes_no_further_is_not_taken_up_for_ever(nodes: Flow
     parked = await alpha.until(handle.id, FlowStatus.PARKED)
     assert f"the process died {ran} times while this flow made no progress" in str(parked.error)
     await crash_and_start()
-    assert (await alpha.flows.show(handle.id)).status is FlowStatus.PARKED
+    assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.PARKED
     assert len(begun) == ran
     # A flow that only waits has no part in it.
     await alpha.flows.signal(other.id, "go", 1)
     assert await alpha.result(other.id) == 1
-    await alpha.flows.retry(handle.id)
+    await alpha.flows.admin.retry(handle.id)
     restarts = ran
     await eventually(has_begun, "the function ran when an operator wanted it")
-    await alpha.flows.kill(handle.id)
+    await alpha.flows.admin.kill(handle.id)
     (replied,) = await beta.until_listed("reply", FlowStatus.COMPLETED)
-    assert await beta.result(replied.id) == (await alpha.flows.show(handle.id)).error_id
+    assert await beta.result(replied.id) == (await alpha.flows.admin.show(handle.id)).error_id
 
 
 async def test_a_node_that_is_stopped_as_it_should_be_blames_nobody(nodes: FlowNodes) -> None:
@@ -404,8 +404,8 @@ async def test_quick_kills_park_no_innocent_flow(nodes: FlowNodes) -> None:
         await alpha.stop_flows()
         disk.is_read_only = False
         await alpha.start_flows()
-        assert FlowStatus.PARKED not in await alpha.flows.counts()
-    shown = await alpha.flows.show(handles[0].id)
+        assert FlowStatus.PARKED not in await alpha.flows.admin.counts()
+    shown = await alpha.flows.admin.show(handles[0].id)
     assert shown.status is FlowStatus.RETRYING
     assert "it is retried apart from others" in str(shown.error)
     is_free.set()
@@ -431,11 +431,11 @@ async def test_a_flow_that_was_tried_and_goes_on_is_not_suspected_any_more(
         await alpha.stop_flows()
         disk.is_read_only = False
         await alpha.start_flows()
-    assert (await alpha.flows.load_state(handle.id)).is_suspect
+    assert (await alpha.flows.admin.load_state(handle.id)).is_suspect
 
     async def is_acquitted() -> bool:
-        state = await alpha.flows.load_state(handle.id)
+        state = await alpha.flows.admin.load_state(handle.id)
         return state.status is FlowStatus.RUNNING and not state.is_suspect
 
     await eventually(is_acquitted, "it is not suspected any more")
-    await alpha.flows.kill(handle.id)
+    await alpha.flows.admin.kill(handle.id)

@@ -64,17 +64,19 @@ async def test_a_head_that_cannot_be_read_stops_no_other_flow(
     await alpha.flows.signal(other, "go", "o")
     await alpha.flows.signal(other, "later", "n")
     assert await alpha.result(other) == "on"
-    shown = await alpha.flows.show(odd)
+    shown = await alpha.flows.admin.show(odd)
     assert (shown.status, shown.name) == (FlowStatus.UNREADABLE, "order")
     assert "newer version of Postroad" in str(shown.error)
-    assert [it.status for it in await alpha.flows.list() if it.id == odd] == [FlowStatus.UNREADABLE]
+    assert [it.status for it in await alpha.flows.admin.list() if it.id == odd] == [
+        FlowStatus.UNREADABLE
+    ]
     flows = alpha.flows
     attempts: list[Callable[[], Any]] = [
         lambda: flows.signal(odd, "go", "x"),
-        lambda: flows.retry(odd),
-        lambda: flows.pause(odd),
-        lambda: flows.kill(odd),
-        lambda: flows.fork(odd, 0),
+        lambda: flows.admin.retry(odd),
+        lambda: flows.admin.pause(odd),
+        lambda: flows.admin.kill(odd),
+        lambda: flows.admin.fork(odd, 0),
         lambda: flows.query(odd, "x"),
     ]
     for attempt in attempts:
@@ -84,8 +86,8 @@ async def test_a_head_that_cannot_be_read_stops_no_other_flow(
     with pytest.raises(NondeterminismError, match="newer version"):
         await (await flows.get_handle(odd)).result(DEADLINE_S)
     if "status" in damage:
-        assert (await flows.counts())[FlowStatus.UNREADABLE] == 1
-        assert [it.id for it in await flows.list(FlowStatus.UNREADABLE)] == [odd]
+        assert (await flows.admin.counts())[FlowStatus.UNREADABLE] == 1
+        assert [it.id for it in await flows.admin.list(FlowStatus.UNREADABLE)] == [odd]
         assert [it.levelno for it in caplog.records if "does not know" in it.message] == [
             logging.ERROR
         ]
@@ -112,18 +114,18 @@ async def test_a_step_that_cannot_be_read_parks_its_flow_and_runs_nothing_again(
         await alpha.start_flows()
         with pytest.raises(UsageError, match="another version of Postroad"):
             async with asyncio.timeout(DEADLINE_S):
-                await alpha.flows.retry(odd)
+                await alpha.flows.admin.retry(odd)
         with pytest.raises(NondeterminismError, match="another version of Postroad"):
-            await alpha.flows.history(odd)
-        assert (await alpha.flows.show(other)).status is FlowStatus.RUNNING
+            await alpha.flows.admin.history(odd)
+        assert (await alpha.flows.admin.show(other)).status is FlowStatus.RUNNING
         await alpha.stop_flows()
     assert calls == ["odd", "other"]
     await alpha.start_flows()
     await alpha.flows.signal(other, "go", "o")
     await alpha.flows.signal(other, "later", "n")
     assert await alpha.result(other) == "on"
-    await alpha.flows.kill(odd)
-    assert (await alpha.flows.show(odd)).status is FlowStatus.KILLED
+    await alpha.flows.admin.kill(odd)
+    assert (await alpha.flows.admin.show(odd)).status is FlowStatus.KILLED
 
 
 async def test_a_signal_to_a_flow_that_is_not_in_the_store_any_more_is_refused(
@@ -145,13 +147,13 @@ async def test_a_schedule_that_cannot_be_read_keeps_no_other_from_being_served(
 ) -> None:
     alpha = await nodes.start("alpha", order)
     for name in ("odd", "other"):
-        await alpha.flows.schedule(name, "* * * * *", order, name, catch_up="all")
+        await alpha.flows.schedules.list.create(name, "* * * * *", order, name, catch_up="all")
     await alpha.stop_flows()
     await change(alpha, "UPDATE postroad_flow_schedules SET next_ms = next_ms - 60000")
     await change(alpha, "UPDATE postroad_flow_schedules SET catch_up = 'some' WHERE name = 'odd'")
     await alpha.start_flows()
     await alpha.until_listed("order")
-    assert [it.name for it in await alpha.flows.schedules()] == ["other"]
+    assert [it.name for it in await alpha.flows.schedules.list.list()] == ["other"]
     with pytest.raises(NondeterminismError, match="newer version of Postroad: catch_up='some'"):
-        await alpha.flows.pause_schedule("odd")
+        await alpha.flows.schedules.list.pause("odd")
     assert "schedule 'odd' was written by a newer version" in caplog.text

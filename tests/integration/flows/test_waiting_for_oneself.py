@@ -27,13 +27,13 @@ CALLS: dict[str, Call] = {
     "run": lambda flows, handle: flows.run_flow(wait),
     "result": lambda flows, handle: handle.result(),
     "signal": lambda flows, handle: flows.signal(handle.id, "go", 1),
-    "kill": lambda flows, handle: flows.kill(handle.id),
-    "pause": lambda flows, handle: flows.pause(handle.id),
-    "resume": lambda flows, handle: flows.resume(handle.id),
-    "retry": lambda flows, handle: flows.retry(handle.id),
-    "fork": lambda flows, handle: flows.fork(handle.id, 0),
+    "kill": lambda flows, handle: flows.admin.kill(handle.id),
+    "pause": lambda flows, handle: flows.admin.pause(handle.id),
+    "resume": lambda flows, handle: flows.admin.resume(handle.id),
+    "retry": lambda flows, handle: flows.admin.retry(handle.id),
+    "fork": lambda flows, handle: flows.admin.fork(handle.id, 0),
     "query": lambda flows, handle: flows.query(handle.id, "what"),
-    "schedule": lambda flows, handle: flows.schedule("often", "* * * * *", wait),
+    "schedule": lambda flows, handle: flows.schedules.list.create("often", "* * * * *", wait),
 }
 
 
@@ -58,7 +58,7 @@ async def test_call_in_a_transaction_is_refused_and_changes_nothing(
     await mail.send("orders", b"", to="alpha")
     await eventually(lambda: refused, "it is refused")
     assert "the transaction it is called in" in str(refused[0])
-    (only,) = await flows.list()
+    (only,) = await flows.admin.list()
     assert (only.id, str(only.status)) == (handle.id, "running")
     await flows.signal(handle.id, "go", 5)
     assert await handle.result() == 5

@@ -29,7 +29,7 @@ async def test_a_wrong_signal_is_refused_and_the_flow_lives_on(nodes: FlowNodes)
     handle = await alpha.begin(order)
     for is_paused in (False, True):
         if is_paused:
-            await alpha.flows.pause(handle.id)
+            await alpha.flows.admin.pause(handle.id)
         for name, value, text in [
             ("arrivedd", 1, "did you mean 'arrived'"),
             ("arrived", "abc", "Expected `int`, got `str`"),
@@ -37,7 +37,7 @@ async def test_a_wrong_signal_is_refused_and_the_flow_lives_on(nodes: FlowNodes)
         ]:
             with pytest.raises(WrongSignalError, match=text):
                 await alpha.flows.signal(handle.id, name, value)
-    await alpha.flows.resume(handle.id)
+    await alpha.flows.admin.resume(handle.id)
     assert await alpha.rows("SELECT count(*) FROM postroad_flow_mail") == [(0,)]
     await alpha.flows.signal(handle.id, "paid", 1)
     await alpha.flows.signal(handle.id, "arrived", 2)

@@ -275,7 +275,7 @@ async def test_draining_waits_for_steps_and_not_for_flows_that_wait(tmp_path: Pa
         handle = await node.flows.get_handle(begun.id)
         assert await handle.result(DEADLINE_S) == ["worked", "worked"]
         # The first one was not done again.
-        assert len(await node.flows.history(begun.id)) == 2
+        assert len(await node.flows.admin.history(begun.id)) == 2
 
 
 SECRET = "correct horse battery staple"

@@ -145,7 +145,7 @@ async def test_nothing_is_recorded_of_a_trace_that_is_not_sampled(tmp_path: Path
         await caller.call("shop.order", {"what": "tea"})
 
         async def has_ended() -> bool:
-            return [it.ended_at is not None for it in await delivering.list()] == [True]
+            return [it.ended_at is not None for it in await delivering.admin.list()] == [True]
 
         await eventually(has_ended, "the flow has ended")
         assert traces.all() == []

@@ -113,7 +113,7 @@ async def test_steps_are_spans_of_what_began_the_flow(nodes: FlowNodes) -> None:
             for it in ("told", "told_in_a_thread", "post_something")
         ]
         assert [line[-1].span_id for line in steps[:2]] == result
-        assert steps[0][-1].attributes["flow"] == (await alpha.flows.list())[0].id
+        assert steps[0][-1].attributes["flow"] == (await alpha.flows.admin.list())[0].id
         traces.line("flows: step post_something @alpha", "durable: post notes @alpha")
         assert trace_ids(traces.all()) == {span.context.trace_id}
         assert len(traces.all()) == 7

@@ -84,21 +84,21 @@ class Operator:
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
     async def _some(self) -> FlowView | None:
-        views = await self._flows.list()
+        views = await self._flows.admin.list()
         living = [view for view in views if view.ended_at is None]
         return self._rng.choice(living) if living else None
 
     async def _help(self) -> None:
-        for view in await self._flows.list(FlowStatus.PARKED):
+        for view in await self._flows.admin.list(FlowStatus.PARKED):
             check_parked(view, self._wishes.excuses)
             if any(error in (view.error or "") for error in _PASSING):
-                await self._flows.retry(view.id)
+                await self._flows.admin.retry(view.id)
 
     async def _resume(self) -> None:
         now = asyncio.get_running_loop().time()
-        for view in await self._flows.list(FlowStatus.PAUSED):
+        for view in await self._flows.admin.list(FlowStatus.PAUSED):
             if self._wishes.resting.get(view.id, 0.0) <= now:
-                await self._flows.resume(view.id)
+                await self._flows.admin.resume(view.id)
 
     async def _pause(self) -> None:
         if not self._wishes.rests:
@@ -109,7 +109,7 @@ class Operator:
             lasting_s = self._wishes.rests.pop()
             until = asyncio.get_running_loop().time() + lasting_s
             self._wishes.resting[view.id] = until
-            await self._flows.pause(view.id)
+            await self._flows.admin.pause(view.id)
 
     async def _kill(self) -> None:
         if not self._wishes.kills:
@@ -117,25 +117,25 @@ class Operator:
         view = await self._some()
         if view is not None and self._wishes.kills:
             self._wishes.kills -= 1
-            await self._flows.kill(view.id)
+            await self._flows.admin.kill(view.id)
 
     async def _drain(self) -> None:
         should_drain = self._wishes.is_draining
         if should_drain and not self._is_draining:
             self._is_draining = True
-            await self._flows.drain(timeout=0.1)
+            await self._flows.admin.drain(timeout=0.1)
         elif self._is_draining and not should_drain:
-            await self._flows.undrain()
+            await self._flows.admin.undrain()
             self._is_draining = False
 
     async def _look(self) -> None:
         if not self._wishes.looks:
             return
         self._wishes.looks -= 1
-        for view in await self._flows.list():
-            shown = await self._flows.show(view.id)
+        for view in await self._flows.admin.list():
+            shown = await self._flows.admin.show(view.id)
             require(shown.name == view.name, f"{view} is shown as {shown}")
-            steps = await self._flows.history(view.id)
+            steps = await self._flows.admin.history(view.id)
             numbers = [step.number for step in steps]
             require(numbers == list(range(len(steps))), f"{view.id} has steps {numbers}")
             if view.name == "approve" and view.status is FlowStatus.RUNNING:

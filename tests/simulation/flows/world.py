@@ -124,7 +124,7 @@ class World(MailWorld):
     async def _schedule(self, name: str, flows: FlowService) -> None:
         """Say what is to be done without being asked, as programs do at each start."""
         for schedule in self.flow_plan.schedules[name]:
-            is_new = await flows.schedule(
+            is_new = await flows.schedules.create(
                 schedule.name, schedule.cron, salary, schedule.order, catch_up=schedule.catch_up
             )
             assert is_new.next_at is not None

@@ -117,20 +117,20 @@ class FlowNode:
         try:
             return await handle.result(DEADLINE_S)
         except TimeoutError:
-            if (view := await self.flows.show(handle.id)).ended_at is not None:
+            if (view := await self.flows.admin.show(handle.id)).ended_at is not None:
                 raise
-            history = await self.flows.history(handle.id)
+            history = await self.flows.admin.history(handle.id)
             raise AssertionError(f"{handle!r} does not end: {view}, {history}") from None
 
     async def until(self, id: str, status: FlowStatus) -> FlowView:
         """Wait until a flow is where it is meant to be, in the store too."""
 
         async def is_there() -> bool:
-            found = await self.flows.list(status=status)
+            found = await self.flows.admin.list(status=status)
             return id in [it.id for it in found]
 
         await eventually(is_there, f"flow {id} is {status}")
-        return await self.flows.show(id)
+        return await self.flows.admin.show(id)
 
     async def until_listed(
         self, name: str, status: FlowStatus | None = None, count: int = 1
@@ -139,7 +139,7 @@ class FlowNode:
         found: list[FlowView] = []
 
         async def are_there() -> bool:
-            found[:] = reversed(await self.flows.list(status, name))
+            found[:] = reversed(await self.flows.admin.list(status, name))
             return len(found) == count
 
         await eventually(are_there, f"{count} flows {name} are {status or 'there'}")
@@ -149,7 +149,7 @@ class FlowNode:
         """Wait until so many steps of a flow are recorded."""
 
         async def are_there() -> bool:
-            return len(await self.flows.history(id)) >= count
+            return len(await self.flows.admin.history(id)) >= count
 
         await eventually(are_there, f"flow {id} has {count} steps")
 

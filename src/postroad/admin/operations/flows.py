@@ -94,7 +94,7 @@ async def list_flows(
 async def count_flows(office: Office) -> FlowCountView:
     """How many flows there are of each status."""
     counts = await office.flows.counts()
-    is_draining = office.is_running and office.node.flows.is_draining
+    is_draining = office.is_running and office.node.flows.admin.is_draining
     return FlowCountView(
         statuses={status.value: count for status, count in counts.items()},
         is_draining=is_draining,
@@ -132,11 +132,11 @@ async def wait_for_result(
 ) -> ResultView:
     """Wait until a flow has ended, by its id or by what it was begun as; what came of it."""
     flows = office.node.flows
-    handle = await flows.get_handle(await flows.resolve(id))
+    handle = await flows.get_handle(await flows.admin.resolve(id))
     try:
         state = await handle.wait(timeout_s)
     except TimeoutError:
-        shown = await flows.show(handle.id)
+        shown = await flows.admin.show(handle.id)
         return ResultView(id=shown.id, status=shown.status, value=None, error=None, encoded=None)
     failure = None if state.failure is None else state.failure.error
     encoded = state.result if failure is None else msgspec.msgpack.encode(failure)
@@ -194,7 +194,7 @@ async def begin_flow(
     if definition is None:
         known = [definition.name for definition in flows.registry]
         raise NotFound(f"node {office.name} has no flow {flow!r}{nearest_or_all(flow, known)}")
-    if client_id is None or await flows.resolve(client_id) == client_id:
+    if client_id is None or await flows.admin.resolve(client_id) == client_id:
         _check_arguments(definition, arguments, encoded)
     args: list[Any] = []
     if encoded is not None:
@@ -203,7 +203,7 @@ async def begin_flow(
         begun = await flows.start_flow(definition, *args, **arguments)
     else:
         begun = await flows.start_flow_with_id(client_id, definition, *args, **arguments)
-    return await flows.show(begun.id)
+    return await flows.admin.show(begun.id)
 
 
 def _check_arguments(
@@ -282,13 +282,13 @@ async def signal_flow(office: Office, id: str, name: str, value: Any = None) -> 
 @operation("flow.drain", Effect.CHANGE)
 async def drain_flows(office: Office, timeout_s: Seconds = 30.0) -> DrainView:
     """Begin no new flows, here or for others, and wait for those that run."""
-    return DrainView(left=await office.node.flows.drain(timeout_s))
+    return DrainView(left=await office.node.flows.admin.drain(timeout_s))
 
 
 @operation("flow.undrain", Effect.CHANGE)
 async def undrain_flows(office: Office) -> FlowCountView:
     """Begin new flows again: those that were held, and what schedules have missed."""
-    await office.node.flows.undrain()
+    await office.node.flows.admin.undrain()
     return await count_flows(office)
 
 
@@ -298,31 +298,31 @@ async def undrain_flows(office: Office) -> FlowCountView:
 @operation("flow.schedules")
 async def list_schedules(office: Office) -> list[ScheduleView]:
     """Schedules: which flow each begins, and when next."""
-    return await office.node.flows.schedules()
+    return await office.node.flows.schedules.list.list()
 
 
 @operation("flow.pause-schedule", Effect.CHANGE)
 async def pause_schedule(office: Office, name: str) -> ScheduleView:
     """Begin nothing for a schedule until it is resumed."""
-    return await office.node.flows.pause_schedule(name)
+    return await office.node.flows.schedules.list.pause(name)
 
 
 @operation("flow.resume-schedule", Effect.CHANGE)
 async def resume_schedule(office: Office, name: str) -> ScheduleView:
     """Go on with a schedule; what was due while it was paused is left out."""
-    return await office.node.flows.resume_schedule(name)
+    return await office.node.flows.schedules.list.resume(name)
 
 
 @operation("flow.run-schedule", Effect.CHANGE)
 async def run_schedule(office: Office, name: str) -> FlowView:
     """Begin the flow of a schedule at once, besides its times and even if it is paused."""
     flows = office.node.flows
-    begun = await flows.run_schedule_now(name)
-    return await flows.show(begun.id)
+    begun = await flows.schedules.list.trigger(name)
+    return await flows.admin.show(begun.id)
 
 
 @operation("flow.unschedule", Effect.DANGER)
 async def unschedule(office: Office, name: str) -> list[ScheduleView]:
     """Forget a schedule, and show those that are left; flows that it has begun go on."""
-    await office.node.flows.unschedule(name)
-    return await office.node.flows.schedules()
+    await office.node.flows.schedules.list.delete(name)
+    return await office.node.flows.schedules.list.list()

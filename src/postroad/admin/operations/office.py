@@ -76,7 +76,7 @@ class NodeOffice:
     @property
     def flows(self) -> FlowAdmin:
         """Its flows."""
-        return self.node.flows
+        return self.node.flows.admin
 
     async def ask(self, member: str, operation: str, params: Mapping[str, Any]) -> Any:
         """Have another member do an operation, and give what it says."""

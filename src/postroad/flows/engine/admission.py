@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from postroad.flows.definition import FlowDefinition
 from postroad.flows.engine import tables
 from postroad.flows.engine.background import LOADING_MAX, now_ms, read_with_retry
 from postroad.flows.engine.loaded_flow import LoadedFlow
+from postroad.flows.errors import DrainingError
 from postroad.flows.machine.events import (
     FlowEvent,
     FlowKillRequested,
@@ -43,6 +45,7 @@ ACTIVE_STATUSES = frozenset({FlowStatus.RUNNING, FlowStatus.RETRYING})
 
 _UNLIMITED = 10_000
 _PAGE_SIZE = 1_000
+_SEED_BYTES = 16
 
 
 class ConcurrencySlots:
@@ -101,6 +104,26 @@ class AdmissionController:
         # Events of flows that wait for a slot in memory, by name and id; other flows that wait are
         # QUEUED in the store.
         self._waiting: dict[str, dict[int, FlowEvent]] = {}
+
+    def new_state(
+        self, definition: FlowDefinition[Any, Any], arguments: bytes, client_id: str | None
+    ) -> FlowState:
+        """Return the state of a flow that is about to start; raises DrainingError or UsageError."""
+        if self.is_draining:
+            raise DrainingError("this node begins no new flows now; try again later, or elsewhere")
+        self._engine.registry.check_startable(definition)
+        now, timeout_s = now_ms(), definition.timeout_s
+        return FlowState(
+            id=self._engine.new_id(),
+            name=definition.name,
+            version=definition.version,
+            status=FlowStatus.RUNNING if self.slots.free(definition) else FlowStatus.QUEUED,
+            seed=os.urandom(_SEED_BYTES),
+            started_ms=now,
+            arguments=arguments,
+            client_id=client_id,
+            deadline_ms=None if timeout_s is None else now + round(timeout_s * 1000),
+        )
 
     async def open(self) -> None:
         """Count the active flows of the store, and report flows that cannot be read."""

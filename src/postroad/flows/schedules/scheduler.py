@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, PostroadError, StoreError, UsageError
 from postroad.durable.store.backends.backend import StoreConnection
-from postroad.durable.store.savepoints import outside_transaction
 from postroad.durable.store.tables.store_tables import StoreTables
-from postroad.flows.definition import FlowDefinition, FlowRegistry
+from postroad.flows.definition import FlowDefinition
 from postroad.flows.engine import tables
 from postroad.flows.engine.background import now_ms
 from postroad.flows.engine.engine import FlowEngine
 from postroad.flows.errors import ScheduleNotFoundError
 from postroad.flows.machine import values
-from postroad.flows.machine.events import FlowAdmitted
 from postroad.flows.machine.state import FlowState
 from postroad.flows.machine.status import FlowStatus
 from postroad.flows.schedules import schedule as rows
@@ -38,10 +35,10 @@ from postroad.flows.schedules.schedule import (
     plan_schedule,
     schedule_client_id,
 )
-from postroad.flows.tracing import start_flow_span, start_scheduled_flow_span, store_trace
+from postroad.flows.tracing import start_scheduled_flow_span, store_trace
 
 if TYPE_CHECKING:
-    from postroad.flows.service import FlowHandle
+    from postroad.flows.service import FlowHandle, FlowService
 
 logger = logging.getLogger("postroad.flows")
 
@@ -74,32 +71,27 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     """Why its flow cannot be begun."""
 
 
-class ScheduleOperations(ABC):
-    """Has flows begun again and again; every change is durable when it returns."""
+_Views: TypeAlias = list[ScheduleView]
+_Start: TypeAlias = Callable[[FlowDefinition[Any, Any], bytes], Awaitable["FlowHandle[Any]"]]
 
-    registry: FlowRegistry
-    _scheduler: FlowScheduler | None
 
-    @property
-    @abstractmethod
-    def engine(self) -> FlowEngine:
-        """What runs them; only while running."""
+class FlowSchedules:
+    """Has flows started again and again; every change is durable when its method returns.
 
-    @abstractmethod
-    def check_startable(self, definition: FlowDefinition[Any, Any]) -> None:
-        """Raise UsageError if a flow is not begun by anybody here."""
+    Args:
+        flows: those of the node.
+        start: starts a flow with encoded arguments.
 
-    @abstractmethod
-    def new_state(
-        self, definition: FlowDefinition[Any, Any], arguments: bytes, client_id: str | None
-    ) -> FlowState:
-        """What is known of a flow that is about to begin."""
+    Attributes:
+        scheduler: starts them at their times; None while the flows do not run.
+    """
 
-    @abstractmethod
-    def _handle_of(self, state: FlowState) -> FlowHandle[Any]:
-        """What waits for the result of a flow."""
+    def __init__(self, flows: FlowService, start: _Start) -> None:
+        self._flows = flows
+        self._start = start
+        self.scheduler: FlowScheduler | None = None
 
-    async def schedule(
+    async def create(
         self,
         name: str,
         cron: str,
@@ -128,7 +120,7 @@ class ScheduleOperations(ABC):
                 f"a schedule cannot be called {name!r:.220}: 1 to {_NAME_CHARS_MAX} characters"
             )
         times = CronExpression.parse(cron, zone)
-        self.check_startable(definition)
+        self._flows.registry.check_startable(definition)
         schedule = Schedule(
             name=name,
             flow=definition.name,
@@ -148,23 +140,22 @@ class ScheduleOperations(ABC):
 
         return await self._change(write)
 
-    async def unschedule(self, name: str) -> None:
+    async def delete(self, name: str) -> None:
         """Delete a schedule, or raise ScheduleNotFoundError; flows that it started go on."""
 
         def write(ledger: StoreTables) -> None:
             _find(ledger.database, name)
             rows.delete_schedule(ledger.database, name)
 
-        await self.engine.store.write(write)
+        await self._flows.engine.store.write(write)
 
-    async def schedules(self) -> list[ScheduleView]:
+    async def list(self) -> _Views:
         """All schedules, by name."""
-        return [
-            self._view(schedule) for schedule in await self.engine.store.read(rows.read_schedules)
-        ]
+        schedules = await self._flows.engine.store.read(rows.read_schedules)
+        return [self._view(schedule) for schedule in schedules]
 
-    async def pause_schedule(self, name: str) -> ScheduleView:
-        """Start nothing for a schedule until `resume_schedule`, or raise ScheduleNotFoundError."""
+    async def pause(self, name: str) -> ScheduleView:
+        """Start nothing for a schedule until `resume`, or raise ScheduleNotFoundError."""
 
         def write(ledger: StoreTables) -> Schedule:
             paused = msgspec.structs.replace(_find(ledger.database, name), is_paused=True)
@@ -173,7 +164,7 @@ class ScheduleOperations(ABC):
 
         return await self._change(write)
 
-    async def resume_schedule(self, name: str) -> ScheduleView:
+    async def resume(self, name: str) -> ScheduleView:
         """Go on with a schedule; what was due while it was paused is left out."""
 
         def write(ledger: StoreTables) -> Schedule:
@@ -188,36 +179,31 @@ class ScheduleOperations(ABC):
 
         return await self._change(write)
 
-    async def run_schedule_now(self, name: str) -> FlowHandle[Any]:
+    async def trigger(self, name: str) -> FlowHandle[Any]:
         """Begin the flow of a schedule at once, besides its times and even if it is paused."""
-        engine = self.engine
-        schedule = await engine.store.read(_find, name)
-        definition = self.registry.find(schedule.flow)
+        schedule = await self._flows.engine.store.read(_find, name)
+        definition = self._flows.registry.find(schedule.flow)
         if definition is None:
             raise UsageError(f"schedule {name!r}: {self.problem_of(schedule)}")
-        with (
-            outside_transaction(engine.store),
-            start_flow_span(engine.store.owner, definition.name) as span,
-        ):
-            await engine.store.writer.wait_for_capacity()
-            state = self.new_state(definition, schedule.arguments, None)
-            store_trace(state, span)
-            await engine.start_flow(state, FlowAdmitted())
-        return self._handle_of(state)
+        return await self._start(definition, schedule.arguments)
 
     async def _change(self, write: Callable[[StoreTables], Schedule]) -> ScheduleView:
-        changed = await self.engine.store.write(write)
-        if self._scheduler is not None:
-            self._scheduler.wake()
+        changed = await self._flows.engine.store.write(write)
+        self.wake()
         return self._view(changed)
+
+    def wake(self) -> None:
+        """Have the schedules looked at now: something has changed."""
+        if self.scheduler is not None:
+            self.scheduler.wake()
 
     def problem_of(self, schedule: Schedule) -> str | None:
         """Why the flow of a schedule cannot be begun; None if it can."""
-        definition = self.registry.find(schedule.flow)
+        definition = self._flows.registry.find(schedule.flow)
         if definition is None:
             return f"this node has no flow called {schedule.flow!r}"
         try:
-            self.check_startable(definition)
+            self._flows.registry.check_startable(definition)
             CronExpression.parse(schedule.cron, schedule.zone)
         except PostroadError as error:
             return str(error)
@@ -244,10 +230,10 @@ class ScheduleOperations(ABC):
 class FlowScheduler:
     """Looks at the schedules of a node when one is due, and when somebody has changed one."""
 
-    def __init__(self, flows: ScheduleOperations) -> None:
-        self._flows = flows
-        self._engine = flows.engine
-        self._store = flows.engine.store
+    def __init__(self, schedules: FlowSchedules, engine: FlowEngine) -> None:
+        self._schedules = schedules
+        self._engine = engine
+        self._store = engine.store
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         # What was said of schedules that cannot be served, so that it is said once.
@@ -325,7 +311,7 @@ class FlowScheduler:
             current = await self._advance_once(current, move, definition)
 
     def _has_problem(self, schedule: Schedule) -> bool:
-        problem = self._flows.problem_of(schedule)
+        problem = self._schedules.problem_of(schedule)
         if problem is None:
             self._problems.pop(schedule.name, None)
             return False
@@ -346,7 +332,7 @@ class FlowScheduler:
             moved = msgspec.structs.replace(schedule, next_ms=move.next_ms, last_ms=move.due_ms)
             begun_as = schedule_client_id(schedule.name, move.due_ms)
             with start_scheduled_flow_span(self._store.owner, definition.name) as span:
-                state = self._flows.new_state(definition, schedule.arguments, begun_as)
+                state = self._engine.admission.new_state(definition, schedule.arguments, begun_as)
                 store_trace(state, span)
                 is_begun = await self._commit_start(schedule, moved, state)
             STARTED.hit(schedule=schedule.name, due_ms=move.due_ms, flow=state.id)
@@ -402,7 +388,7 @@ def _advance(
 def _find(database: StoreConnection, name: str) -> Schedule:
     schedule = rows.find_schedule(database, name)
     if schedule is None:
-        raise ScheduleNotFoundError(f"no schedule is called {name!r}; see schedules()")
+        raise ScheduleNotFoundError(f"no schedule is called {name!r}; see flows.schedules.list()")
     return schedule
 
 
