@@ -133,7 +133,7 @@ async def test_cores_paused_for_a_moment_harm_nobody_and_for_longer_are_left(
 
 async def is_forgotten(core: DomainProcess, name: str) -> None:
     """Wait until a core has no route to a domain: neither a tunnel nor a way round."""
-    while name in await core.command("System", "route ls"):  # noqa: ASYNC110 - it tells nobody
+    while name in await core.command("System", "routes"):  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0.02)
 
 
@@ -147,7 +147,7 @@ async def works_again(satellite: DomainProcess) -> None:
 async def check_routes(made: Fabric) -> None:
     """Every core has one route to each worker, and all cores agree."""
     for core in made.cores:
-        routes = await core.command("System", f"route ls -type=queue -destination={QUEUE}@*")
+        routes = await core.command("System", f"routes -type=queue -destination={QUEUE}@*")
         for satellite in made.satellites:
             assert routes.count(f"*@{satellite.name}") == 1, routes
     agreed = await made.cores[0].command("RoutingMgr", "check")

@@ -70,7 +70,7 @@ class Refused(AdminError):
 
 # The first that fits: a kind of error, and what HTTP calls it.
 _STATUSES: tuple[tuple[type[BaseException], http.HTTPStatus], ...] = (
-    (Forbidden, http.HTTPStatus.FORBIDDEN),
+    (PermissionError, http.HTTPStatus.FORBIDDEN),
     (MessageTooLargeError, http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (TimeoutError, http.HTTPStatus.SERVICE_UNAVAILABLE),
     (LookupError, http.HTTPStatus.NOT_FOUND),

@@ -29,7 +29,7 @@ from postroad.cells.routing.route import Route, RouteType
 from postroad.cells.routing.route_learner import RouteLearnerConfig
 from postroad.cells.routing.route_table import RouteTable
 from postroad.cells.sender import Destination
-from postroad.cells.shell.commands import Command, command
+from postroad.cells.shell.commands import command
 from postroad.cells.statistics import DomainStatistics
 
 __all__ = [
@@ -43,7 +43,6 @@ __all__ = [
     "CellNotFoundError",
     "CellPath",
     "CellsConfig",
-    "Command",
     "CommandRejectedError",
     "CoreDiscovery",
     "CoreLocation",

@@ -124,7 +124,7 @@ class CellDomain(CellMessaging, Lifecycle):
         self._state = DomainState.RUNNING
         self.service.set_hello_role(self.identity.role.value, self.identity.zone)
         try:
-            for cell in builtin_cells(self):
+            for cell in builtin_cells():
                 await self.add_cell(cell)
             await self.core_discovery.start(
                 self.identity, (self.service.address,), self.dialer.set_cores

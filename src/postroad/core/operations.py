@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import wraps
@@ -152,7 +153,7 @@ class Operations(Mapping[str, Operation]):
             subject, *declared = inspect.signature(function).parameters.values()
             hints = _hints_without(subject.name, function)
             parameters = tuple(
-                Parameter(parameter.name, hints[parameter.name], parameter.default)
+                Parameter(parameter.name, hints.get(parameter.name, str), parameter.default)
                 for parameter in declared
             )
             fields = [
@@ -161,11 +162,11 @@ class Operations(Mapping[str, Operation]):
                 else (parameter.name, parameter.type, parameter.default)
                 for parameter in parameters
             ]
-            title = "".join(part.capitalize() for part in name.replace("-", ".").split("."))
+            title = "".join(part.capitalize() for part in re.split(r"\W", name))
             params = msgspec.defstruct(
                 f"{title}Params", fields, kw_only=True, frozen=True, forbid_unknown_fields=True
             )
-            result = hints["return"]
+            result = hints.get("return", Any)
             self.add(
                 Operation(name, effect, function, parameters, result, params, scope, self._error)
             )
@@ -179,15 +180,26 @@ class Operations(Mapping[str, Operation]):
             raise UsageError(f"there are two operations {operation.name!r}")
         self._all[operation.name] = operation
 
-    def include(self, others: Operations, subject_of: Callable[[Any], Any]) -> None:
+    def include(
+        self,
+        others: Operations,
+        subject_of: Callable[[Any], Any],
+        name_of: Callable[[str], str] = str,
+    ) -> None:
         """Add the operations of another table, whose subject is part of the subject here.
 
         Those that this table defines already are left out.
+
+        Args:
+            others: the other table.
+            subject_of: returns the subject of an operation, given a subject of this table.
+            name_of: returns the name here, given the name there.
         """
         for operation in others.values():
-            if operation.name not in self:
+            name = name_of(operation.name)
+            if name not in self:
                 run = _run_on(operation.run, subject_of)
-                self.add(operation._replace(run=run, error=self._error))
+                self.add(operation._replace(name=name, run=run, error=self._error))
 
     def find(self, name: str) -> Operation:
         """Return the operation of a name; raises an error that names the nearest."""

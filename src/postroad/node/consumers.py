@@ -72,13 +72,9 @@ class Guarantees(Cell):
         ASKED.hit(queue=queue)
         return known_consumers(self.domain, queue)
 
-    @command(
-        "ls",
-        help="The queues that are guaranteed here, and who is known to consume them.",
-        is_read=True,
-    )
+    @command("ls", is_read=True)
     def list_queues(self) -> str:
-        """A line for each queue."""
+        """List the queues that are guaranteed here, and who is known to consume them."""
         return "\n".join(map(self._describe, sorted(self._queues()))) or "none"
 
     def _describe(self, queue: str) -> str:

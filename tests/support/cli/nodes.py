@@ -44,7 +44,7 @@ class Printer(Cell):
     def handle(self, message: CellMessage) -> str:
         return "printed"
 
-    @command("ink", help="How much ink is left.")
+    @command("ink")
     def tell_ink(self) -> str:
         """How much ink is left."""
         return "half a bottle"

@@ -12,13 +12,10 @@ import weakref
 from collections import deque
 from typing import NamedTuple
 
-from postroad.cells.shell.commands import check_range, command, quote
-from postroad.cells.shell.views import format_table, one_line
-from postroad.core.errors import ConfigError
+from postroad.cells.shell.views import one_line
 
 LINES_MAX = 200
 _LINE_CHARACTERS_MAX = 1_000
-_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _times = logging.Formatter()
 
@@ -154,40 +151,3 @@ def _line_of(record: LogLine) -> str:
 
 LOG_BUFFER = LogBuffer(logging.getLogger("postroad"))
 """The buffer of this process."""
-
-
-class LogCommands:
-    """`log`, `log ls`, `log set` and `log reset`."""
-
-    @command(
-        "log", "[-lines=20]", help=f"Show the last log lines; {LINES_MAX} are stored.", is_read=True
-    )
-    def show_lines(self, *, lines: int = 20) -> str:
-        """Return the last lines."""
-        check_range("-lines", lines, 1, LINES_MAX)
-        return "\n".join(LOG_BUFFER.lines(lines)) or "no log lines"
-
-    @command("log ls", help="List the loggers of this process and their levels.", is_read=True)
-    def show_levels(self) -> str:
-        """Return the table of loggers."""
-        return format_table(("LOGGER", "LEVEL"), LOG_BUFFER.levels())
-
-    @command(
-        "log set",
-        "LEVEL",
-        help=f"Set the log level of this process: {', '.join(_LEVELS)}.\n"
-        "It applies until 'log reset', or until the domain stops.",
-    )
-    def set_level(self, level: str) -> str:
-        """Set the level of all loggers."""
-        name = level.lower()
-        if name not in _LEVELS:
-            raise ConfigError(f"unknown level {quote(level)}; use one of {', '.join(_LEVELS)}")
-        LOG_BUFFER.set_level(getattr(logging, name.upper()))
-        return f"level {name}"
-
-    @command("log reset", help="Restore the level of before 'log set'.")
-    def reset_level(self) -> str:
-        """Undo `log set`."""
-        LOG_BUFFER.reset_level()
-        return f"level {LOG_BUFFER.levels()[0][1]}"

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
-from itertools import groupby
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
-from postroad.cells.addresses import SYSTEM, CellPath
+from postroad.cells.addresses import SYSTEM, CellAddress, CellPath
+from postroad.cells.errors import CellNotFoundError, CommandRejectedError, NoRouteError
 from postroad.cells.messages import PING, decode_pong
 from postroad.cells.routing.route import RouteType
 from postroad.cells.routing.route_table import filter_routes
-from postroad.cells.shell.views import one_line
-from postroad.core.errors import ConfigError, MessagingError, PostroadError
+from postroad.cells.shell.views import CellView, CommandView, cell_view, one_line
+from postroad.core.errors import (
+    ConfigError,
+    MessagingError,
+    PostroadError,
+    RemoteHandlerError,
+    UsageError,
+)
 from postroad.core.limits import MIB
-from postroad.core.operations import Operations
+from postroad.core.operations import Effect, Operations
 
 if TYPE_CHECKING:
     from postroad.cells.domain import CellDomain
@@ -50,11 +58,6 @@ class DomainView(msgspec.Struct, frozen=True, kw_only=True):
     """Messages; of this domain itself, those handed to its cells."""
     waiting: int
     """Messages that wait for the tunnel, or for the cells of this domain."""
-
-    @property
-    def round_trip(self) -> str | None:
-        """The round trip as text."""
-        return None if self.round_trip_ms is None else f"{self.round_trip_ms:.2f} ms"
 
 
 class RouteView(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +149,12 @@ async def list_routes(
     ]
 
 
+@operation("cells.ps")
+async def list_cells(domain: CellDomain, pattern: str = "*") -> list[CellView]:
+    """Cells of this domain; a pattern of names has `*` and `?`."""
+    return [cell_view(domain, name) for name in domain.cells if fnmatchcase(name, pattern)]
+
+
 @operation("cells.ping")
 async def ping(
     domain: CellDomain, path: str, count: Pings = 1, timeout_s: Seconds = 2.0, size: PingBytes = 0
@@ -163,7 +172,106 @@ async def ping(
 @operation("cells.traceroute")
 async def traceroute(domain: CellDomain, path: str, timeout_s: Seconds = 2.0) -> list[HopView]:
     """The domains on the way to a cell and back, and how far away each is."""
-    return (await trace(domain, path, timeout_s)).hops
+    try:
+        trip = await _send_ping(domain, parse_path(path), b"", timeout_s)
+    except NoRouteError as error:
+        raise _not_found(domain, path, error) from None
+    end = domain.name if trip.back.first is None else trip.back.first.domain
+    out = (*(hop.domain for hop in trip.out.hops), end)
+    back = (end, *(hop.domain for hop in trip.back.hops), domain.name)
+    names = list(dict.fromkeys((*out, *back)))
+    pings = await asyncio.gather(
+        *(_ping(domain, 1, CellPath.of(f"{SYSTEM}@{name}"), timeout_s, b"") for name in names)
+    )
+    return [
+        HopView(
+            domain=name,
+            is_out=name in out,
+            is_back=name in back,
+            round_trip_ms=measured.round_trip_ms,
+            error=measured.error,
+        )
+        for name, measured in zip(names, pings, strict=True)
+    ]
+
+
+# Changes.
+
+
+@operation("cells.run", Effect.CHANGE)
+async def run_command(domain: CellDomain, cell: str, command: str) -> CommandView:
+    """Have a cell run a command, and show what it says; `help` tells which it knows."""
+    return await _run(domain, cell, cell, command)
+
+
+@operation("cells.kill", Effect.DANGER)
+async def kill_cell(domain: CellDomain, cell: str) -> CommandView:
+    """Stop a cell, `name` or `name@domain`, or close a tunnel."""
+    address = _parse_cell(domain, cell)
+    if address.domain != domain.name:
+        return await _run(domain, cell, f"{SYSTEM}@{address.domain}", f"kill {quote(address.cell)}")
+    links = domain.links.by_domain.values()
+    link = next((link for link in links if link.gateway == address.cell), None)
+    if link is not None:
+        link.tunnel.close("closed by an operator")
+        await link.tunnel.wait_closed()
+        return CommandView(text=f"{link.gateway} is closed; the domain that dialed it will redial")
+    _check_not_system(domain, address.cell, "killed")
+    await domain.remove_cell(address.cell)
+    return CommandView(text=f"{address.cell} is removed")
+
+
+@operation("cells.drain", Effect.CHANGE)
+async def drain_cell(domain: CellDomain, cell: str) -> CommandView:
+    """Take a cell, `name` or `name@domain`, out of all queues and topics; it finishes its work."""
+    address = _parse_cell(domain, cell)
+    if address.domain != domain.name:
+        system, command = f"{SYSTEM}@{address.domain}", f"drain {quote(address.cell)}"
+        return await _run(domain, cell, system, command)
+    _check_not_system(domain, address.cell, "drained")
+    if await domain.drain_cell(address.cell):
+        return CommandView(text=f"{address.cell} is drained")
+    return CommandView(
+        text=f"{address.cell} is withdrawn, but still busy, or not all peers acknowledged it; "
+        "see 'ps'"
+    )
+
+
+async def _run(domain: CellDomain, cell: str, destination: str, line: str) -> CommandView:
+    """Run a text command; raises its errors as they would be raised in this domain."""
+    try:
+        return CommandView(text=await domain.run_command(destination, line))
+    except NoRouteError as error:
+        raise _not_found(domain, cell, error) from None
+    except RemoteHandlerError as error:
+        kind = _REMOTE_ERRORS.get(error.remote_code)
+        if kind is None:
+            raise
+        raise kind(error.detail) from None
+
+
+_REMOTE_ERRORS: dict[int, type[PostroadError]] = {
+    kind.code: kind for kind in (CellNotFoundError, CommandRejectedError, ConfigError, UsageError)
+}
+
+
+def _not_found(domain: CellDomain, cell: str, error: NoRouteError) -> CellNotFoundError:
+    near = get_close_matches(cell, domain.cells, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return CellNotFoundError(f"{error.detail}{hint}")
+
+
+def _parse_cell(domain: CellDomain, text: str) -> CellAddress:
+    """Parse the name or address of a cell; raises ConfigError if it is no cell."""
+    address = CellAddress.parse(text if "@" in text else f"{text}@{domain.name}")
+    if address.is_domain:
+        raise ConfigError(f"{text!r} is no cell: write CELL@DOMAIN")
+    return address
+
+
+def _check_not_system(domain: CellDomain, cell: str, action: str) -> None:
+    if cell_view(domain, cell).is_system:
+        raise UsageError(f"{cell} is a built-in cell and cannot be {action}")
 
 
 # Pings.
@@ -177,41 +285,6 @@ class PingTrip(NamedTuple):
     """Path of the ping, its sender first."""
     back: CellPath
     """Path of the reply, its sender first; empty if the cell is local."""
-
-
-class Trace(NamedTuple):
-    """Path to a cell and back."""
-
-    seconds: float
-    out: list[str]
-    """Domains of the ping, both ends included."""
-    back: list[str]
-    """Domains of the reply, both ends included."""
-    hops: list[HopView]
-    """Each of these domains once."""
-
-
-async def trace(domain: CellDomain, path: str, timeout_s: float) -> Trace:
-    """Send a ping to a cell, and another one to each domain on its path; raises MessagingError."""
-    trip = await _send_ping(domain, parse_path(path), b"", timeout_s)
-    end = domain.name if trip.back.first is None else trip.back.first.domain
-    out = _each_once((*(hop.domain for hop in trip.out.hops), end))
-    back = _each_once((end, *(hop.domain for hop in trip.back.hops), domain.name))
-    names = list(dict.fromkeys((*out, *back)))
-    pings = await asyncio.gather(
-        *(_ping(domain, 1, CellPath.of(f"{SYSTEM}@{name}"), timeout_s, b"") for name in names)
-    )
-    hops = [
-        HopView(
-            domain=name,
-            is_out=name in out,
-            is_back=name in back,
-            round_trip_ms=measured.round_trip_ms,
-            error=measured.error,
-        )
-        for name, measured in zip(names, pings, strict=True)
-    ]
-    return Trace(trip.seconds, out, back, hops)
 
 
 async def _send_ping(
@@ -246,11 +319,6 @@ def parse_path(text: str) -> CellPath:
     if not path:
         raise ConfigError("PATH is empty; write cell@domain, or a name")
     return path
-
-
-def _each_once(domains: Iterable[str]) -> list[str]:
-    """Return the names without adjacent duplicates, such as a cell and its domain."""
-    return [name for name, _ in groupby(domains)]
 
 
 def _to_ms(seconds: float | None) -> float | None:

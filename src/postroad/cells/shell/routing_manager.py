@@ -19,7 +19,8 @@ from postroad.cells.routing.route_check import (
     compare_reports,
     decode_report,
 )
-from postroad.cells.shell.commands import check_seconds, command, quote
+from postroad.cells.shell.commands import command, quote
+from postroad.cells.shell.operations import Seconds
 from postroad.cells.shell.views import format_fields, format_names, format_table, one_line
 from postroad.core import PostroadError
 from postroad.core.errors import ConfigError, MessagingError, UsageError
@@ -60,16 +61,12 @@ class RoutingManager(Cell):
 
     # Advertisements.
 
-    @command(
-        "ls",
-        "[DOMAIN]",
-        help="List the advertisements of the peers of this domain.\n"
-        "BEHIND: the peer has not acknowledged the advertisement of this domain. With DOMAIN,\n"
-        "all names of one peer.",
-        is_read=True,
-    )
+    @command("ls", is_read=True)
     def show_advertisements(self, domain: str | None = None) -> str:
-        """Return a line for each peer, or the advertisement of one."""
+        """List the advertisements of the peers of this domain, or all names of one.
+
+        BEHIND: the peer has not acknowledged the advertisement of this domain.
+        """
         if domain is not None:
             return self._describe_domain(domain)
         peers = self.domain.propagator.learner.advertisements()
@@ -124,20 +121,16 @@ class RoutingManager(Cell):
 
     # Consistency check.
 
-    @command(
-        "check",
-        "[-json] [-timeout=S]",
-        help="Check that all cores have the same advertisement of every domain.\n"
-        "Each core has S seconds to reply; differences are checked again a second later.",
-        is_read=True,
-    )
-    async def check(self, *, json: bool = False, timeout: float = 3.0) -> str:
-        """Compare the reports of all cores."""
-        check_seconds(timeout)
-        result = await self._compare(timeout)
+    @command("check", is_read=True)
+    async def check(self, json: bool = False, timeout_s: Seconds = 3.0) -> str:
+        """Check that all cores have the same advertisement of every domain.
+
+        Each core has TIMEOUT_S seconds to reply; differences are checked again a second later.
+        """
+        result = await self._compare(timeout_s)
         if result.differences:
             await asyncio.sleep(_RECHECK_DELAY_S)
-            result = await self._compare(timeout)
+            result = await self._compare(timeout_s)
         return _as_json(result) if json else "\n".join(_in_words(result))
 
     async def _compare(self, timeout_s: float) -> RouteCheckResult:

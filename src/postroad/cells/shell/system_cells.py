@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import timedelta
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from postroad.cells.addresses import SYSTEM, Role
+from postroad.cells.addresses import SYSTEM, CellAddress, CellPath, Role
 from postroad.cells.cell import Cell
+from postroad.cells.delivery.envelope import Envelope
 from postroad.cells.messages import CellMessage
+from postroad.cells.routing.decision import LOCAL_ORIGIN, MessageOrigin
+from postroad.cells.routing.route import Route, RouteType
+from postroad.cells.routing.router import route_message
 from postroad.cells.shell.commands import command, quote
-from postroad.cells.shell.log_buffer import LOG_BUFFER, LogCommands
-from postroad.cells.shell.operations import list_domains
-from postroad.cells.shell.ping_commands import PingCommands
-from postroad.cells.shell.route_commands import RouteCommands
+from postroad.cells.shell.log_buffer import LINES_MAX, LOG_BUFFER
+from postroad.cells.shell.operations import OPERATIONS, parse_path
 from postroad.cells.shell.routing_manager import RoutingManager
 from postroad.cells.shell.views import (
-    CellView,
-    cell_view,
     format_fields,
     format_milliseconds,
     format_table,
     one_line,
+    render,
 )
 from postroad.core.errors import ConfigError, HandshakeRejectedError, UsageError
 from postroad.core.timing import format_duration
 
 if TYPE_CHECKING:
     from postroad.cells.delivery.domain_links import DomainLink
-    from postroad.cells.domain import CellDomain
 
 
 class BuiltinCell(Cell):
@@ -57,9 +57,9 @@ class TunnelCell(BuiltinCell):
         zone = "" if domain.zone is None else f" of zone {domain.zone}"
         return f"tunnel to {domain.role.value} {domain.name}{zone}"
 
-    @command("info", help="Show counters and queue of the tunnel.", is_read=True)
+    @command("info", is_read=True)
     def info(self) -> str:
-        """Return counters and gauges of the tunnel."""
+        """Show counters and queue of the tunnel."""
         now = self._link.statistics()
         trip = None if now.round_trip_s is None else format_milliseconds(now.round_trip_s)
         fields = (
@@ -93,9 +93,9 @@ class LocationManager(BuiltinCell):
     def __init__(self, name: str = "lm") -> None:
         super().__init__(name)
 
-    @command("ls", help="List the cores and the tunnels to them.", is_read=True)
+    @command("ls", is_read=True)
     def show_cores(self) -> str:
-        """Return a line for each core, with the error of its last dial."""
+        """List the cores and the tunnels to them, with the error of the last dial."""
         links = self.domain.links.by_domain
         connected_cores = {name for name, link in links.items() if link.domain.role is Role.CORE}
         cores = sorted(connected_cores | self.domain.dialer.cores.keys())
@@ -131,39 +131,28 @@ class LocationManager(BuiltinCell):
             problems.append(failure)
         return "; ".join(problems) or "ok"
 
-    @command("info", help="Show the statistics of core discovery.", is_read=True)
+    @command("info", is_read=True)
     def info(self) -> str:
-        """Return the statistics of core discovery."""
+        """Show the statistics of core discovery."""
         core_discovery = self.domain.core_discovery
-        counts = msgspec.structs.asdict(core_discovery.statistics())
-        fields = (
-            (name.removeprefix("is_").replace("_", " "), value) for name, value in counts.items()
-        )
-        return format_fields(
-            [("source", type(core_discovery).__name__), *((k, _format_value(v)) for k, v in fields)]
-        )
+        source = format_fields([("source", type(core_discovery).__name__)])
+        return f"{source}\n{render(core_discovery.statistics())}"
 
 
-def _format_value(value: object) -> object:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return None if value == "" else value
-
+Lines: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=LINES_MAX)]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical"]
 
 # Commands may wait for other domains, which may wait for this one: a queue would deadlock.
 _CONCURRENCY = 64
-_CELL_HEADINGS = (
-    *("NAME", "STATE", "WAITING", "OLDEST WAIT"),
-    *("RUNNING", "HANDLED", "CLASS", "DESCRIPTION"),
-)
 
 
 class SystemCell(BuiltinCell):
-    """The domain itself."""
+    """The domain itself: the operations of domains, and commands that only text can run."""
+
+    domain_operations = (OPERATIONS,)
 
     def __init__(self, name: str = SYSTEM) -> None:
         super().__init__(name, concurrency=_CONCURRENCY)
-        self.command_sets = (RouteCommands(self), PingCommands(self), LogCommands())
         # Set when it starts.
         self._started_at = 0.0
 
@@ -176,20 +165,13 @@ class SystemCell(BuiltinCell):
         """Detach the log buffer."""
         LOG_BUFFER.detach(self)
 
-    # Queries.
-
-    @command("id", help="Show the name of this domain.", is_read=True)
-    def id(self) -> str:
-        """Return the name of the domain."""
-        return self.domain.name
-
-    @command("info", help="Show identity, counters and tunnels of this domain.", is_read=True)
-    async def info(self) -> str:
-        """Return identity, counters and tunnels of the domain."""
+    @command("info", is_read=True)
+    def info(self) -> str:
+        """Show identity and counters of this domain."""
         domain = self.domain
         identity, counts = domain.identity, msgspec.structs.asdict(domain.statistics())
         uptime_s = asyncio.get_running_loop().time() - self._started_at
-        cores = (
+        fields = (
             ("domain", identity.name),
             ("role", identity.role.value),
             ("zone", identity.zone),
@@ -198,99 +180,109 @@ class SystemCell(BuiltinCell):
             ("uptime", timedelta(seconds=round(uptime_s))),
             ("cells", len(domain.cells)),
             ("routes", len(domain.table)),
+            *((name.replace("_", " "), count) for name, count in counts.items()),
         )
-        messages = ((name.replace("_", " "), count) for name, count in counts.items())
-        return "\n\n".join((format_fields(cores), format_fields(messages), await self._tunnels()))
+        return format_fields(fields)
 
-    async def _tunnels(self) -> str:
-        _, *peers = await list_domains(self.domain)
-        headings = ("TUNNEL TO", "ROLE", "ZONE", "ROUND TRIP", "SENT", "RECEIVED", "WAITING")
-        rows = (
-            (
-                peer.name,
-                peer.role,
-                peer.zone,
-                peer.round_trip,
-                peer.sent,
-                peer.received,
-                peer.waiting,
-            )
-            for peer in peers
-        )
-        return format_table(headings, rows) if peers else "no tunnels"
-
-    @command(
-        "ps",
-        "[-f] [PATTERN...]",
-        help="List the cells of this domain, or those that match a pattern.\n"
-        "-f shows state and description; patterns may contain * and ?.",
-        is_read=True,
-    )
-    def show_cells(self, *patterns: str, f: bool = False) -> str:
-        """Return the names of cells, or a table of them."""
-        chosen = [name for name in self.domain.cells if not patterns or _fits(name, patterns)]
-        if not chosen:
-            raise ConfigError(f"no cell matches {' or '.join(map(quote, patterns[:5]))}")
-        if not f:
-            return "\n".join(chosen)
-        return format_table(
-            _CELL_HEADINGS, (_cell_row(cell_view(self.domain, name)) for name in chosen)
-        )
-
-    # Actions.
-
-    @command("kill", "CELL", help="Remove a cell, or close a tunnel, and wait until it is gone.")
-    async def kill(self, cell: str) -> str:
-        """Remove a cell after it has handled its messages, or close a tunnel."""
-        link = self._link_of(cell)
-        if link is not None:
-            link.tunnel.close("closed by an operator")
-            await link.tunnel.wait_closed()
-            return f"{cell} is closed; the domain that dialed it will redial"
-        self._check_not_system(cell, "killed")
-        await self.domain.remove_cell(cell)
-        return f"{cell} is removed"
-
-    @command(
-        "drain",
-        "CELL",
-        help="Withdraw a cell from all queues and topics, and wait until it is idle.\n"
-        "CELL@DOMAIN still reaches it.",
-    )
-    async def drain(self, cell: str) -> str:
-        """Drain a cell."""
-        self._check_not_system(cell, "drained")
-        if await self.domain.drain_cell(cell):
-            return f"{cell} is drained"
-        return f"{cell} is withdrawn, but still busy, or not all peers acknowledged it; see 'ps -f'"
-
-    @command("send", "PATH TEXT...", help="Send a text as a one-way message.")
-    async def send_text(self, path: str, text: str, *more: str) -> str:
-        """Send a one-way message."""
-        await self.send(path, " ".join((text, *more)))
+    @command("send")
+    async def send_text(self, path: str, text: list[str]) -> str:
+        """Send a text as a one-way message."""
+        await self.send(path, " ".join(text))
         return f"sent to {one_line(path)}"
 
-    def _link_of(self, gateway: str) -> DomainLink | None:
-        links = self.domain.links.by_domain.values()
-        return next((link for link in links if link.gateway == gateway), None)
+    # Routes.
 
-    def _check_not_system(self, cell: str, action: str) -> None:
-        if cell_view(self.domain, cell).is_system:
-            raise ConfigError(f"{cell} is a built-in cell and cannot be {action}")
+    @command("route add")
+    def add_route(
+        self, route: list[str], type: RouteType | None = None, zone: str | None = None
+    ) -> str:
+        """Add a route, [DESTINATION] TARGET.
+
+        Without TYPE, DESTINATION implies it: a is a queue, *@d a domain, a@b an address, none the
+        default. TARGET is a cell of this domain, *@d for another domain, or any address for an
+        alias.
+        """
+        added = self._parse_route(route, type, zone)
+        self.domain.change_routes(added=[added])
+        return f"added {added}"
+
+    @command("route delete")
+    def delete_route(
+        self, route: list[str], type: RouteType | None = None, zone: str | None = None
+    ) -> str:
+        """Delete a route, written as for 'route add'; its zone is ignored."""
+        deleted = self._parse_route(route, type, zone)
+        self.domain.change_routes(deleted=[deleted])
+        return f"deleted {deleted}"
+
+    @command("route find", is_read=True)
+    def find_route(self, path: str, origin: str | None = None) -> str:
+        """Show the routing decision for a message, step by step; no message is sent.
+
+        The sender is a cell of this domain, or the message comes from the tunnel to ORIGIN. The
+        consumer of a queue differs from message to message.
+        """
+        domain = self.domain
+        message_origin, source = LOCAL_ORIGIN, CellPath((self.address,))
+        if origin is not None:
+            message_origin, source = self._origin(origin), CellPath.of(f"*@{origin}")
+        envelope = Envelope(
+            id=domain.dispatcher.new_id(), destination=parse_path(path), source=source
+        )
+        decision = route_message(
+            envelope,
+            message_origin,
+            table=domain.table,
+            cells=domain.cells,
+            domain=domain.identity,
+            draining=domain.dispatcher.registry.draining,
+        )
+        return decision.describe()
+
+    def _parse_route(self, words: list[str], type: RouteType | None, zone: str | None) -> Route:
+        """Parse a route; a target without a domain is a cell of this domain."""
+        if not 1 <= len(words) <= 2:
+            raise ConfigError("expected [DESTINATION] TARGET")
+        *destination, target = words
+        route = Route.parse(type, "".join(destination), target, zone)
+        if route.type is RouteType.ALIAS or not route.target.is_local:
+            return route
+        target_address = self.domain.identity.cell(route.target.cell)
+        return msgspec.structs.replace(route, target=target_address)
+
+    def _origin(self, name: str) -> MessageOrigin:
+        links = self.domain.links.by_domain
+        link = links.get(CellAddress.of_domain(name).domain)
+        if link is None:
+            peers = ", ".join(sorted(links)) or "no domain"
+            raise ConfigError(f"no tunnel to domain {quote(name)}; tunnels: {peers}")
+        return MessageOrigin.from_peer(name, link.domain.role)
+
+    # Log.
+
+    @command("log", is_read=True)
+    def show_log(self, lines: Lines = 20) -> str:
+        """Show the last log lines."""
+        return "\n".join(LOG_BUFFER.lines(lines)) or "no log lines"
+
+    @command("log ls", is_read=True)
+    def show_levels(self) -> str:
+        """List the loggers of this process and their levels."""
+        return format_table(("LOGGER", "LEVEL"), LOG_BUFFER.levels())
+
+    @command("log set")
+    def set_level(self, level: LogLevel) -> str:
+        """Set the log level of this process, until 'log reset' or until the domain stops."""
+        LOG_BUFFER.set_level(getattr(logging, level.upper()))
+        return f"level {level}"
+
+    @command("log reset")
+    def reset_level(self) -> str:
+        """Restore the level of before 'log set'."""
+        LOG_BUFFER.reset_level()
+        return f"level {LOG_BUFFER.levels()[0][1]}"
 
 
-def builtin_cells(domain: CellDomain) -> list[Cell]:
-    """Return the built-in cells of a domain."""
+def builtin_cells() -> list[Cell]:
+    """Return new built-in cells for a domain."""
     return [SystemCell(), RoutingManager(), LocationManager()]
-
-
-def _fits(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _cell_row(view: CellView) -> tuple[object, ...]:
-    wait = format_milliseconds(view.oldest_wait_s)
-    return (
-        *(view.name, view.state, view.waiting, wait),
-        *(view.running, view.handled, view.kind, view.description),
-    )

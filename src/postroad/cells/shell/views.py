@@ -58,6 +58,42 @@ def format_milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:.2f} ms"
 
 
+class CommandView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cell said."""
+
+    text: str
+
+
+def render(value: object) -> str:
+    """Return the result of a command as text: a struct as fields, structs as a table."""
+    if value is None:
+        return ""
+    if isinstance(value, CommandView):
+        return value.text
+    if isinstance(value, msgspec.Struct):
+        return format_fields(
+            (name.replace("_", " "), _plain(getattr(value, name)))
+            for name in value.__struct_fields__
+        )
+    if not isinstance(value, list):
+        return str(value)
+    if not value or not isinstance(value[0], msgspec.Struct):
+        return "\n".join(map(str, value)) or "none"
+    headings = [name.replace("_", " ").upper() for name in value[0].__struct_fields__]
+    return format_table(headings, ([*map(_plain, msgspec.structs.astuple(row))] for row in value))
+
+
+def _plain(value: object) -> object:
+    """Return what a table shows of a value: numbers are rounded, an empty text is a dash."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    if isinstance(value, list | tuple):
+        return format_names(map(str, value))
+    return value or None if isinstance(value, str) else value
+
+
 class CellView(msgspec.Struct, frozen=True, kw_only=True):
     """State of a cell, for operators."""
 
@@ -116,8 +152,8 @@ def _describe(cell: Cell) -> str:
         return f"cannot describe itself: {type(error).__name__}"
 
 
-def describe_cell(cell: Cell) -> str:
-    """Return the output of `info` of cells without an own `info`."""
+async def describe_cell(cell: Cell) -> str:
+    """Show description, state and mailbox of the cell."""
     domain = cell.domain
     view = cell_view(domain, cell.name)
     return format_fields(

@@ -90,8 +90,9 @@ class Echo(Cell):
     def handle(self, message: CellMessage) -> Any:
         return message.body
 
-    @command("twice", "WORD", help="Says a word twice.")
+    @command("twice")
     def twice(self, word: str) -> str:
+        """Say a word twice."""
         return f"{word} {word}"
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from postroad.admin.errors import Forbidden, NotFound
+from postroad.admin.errors import NotFound
+from postroad.cells import CellNotFoundError, CommandRejectedError
 from postroad.core.errors import ConfigError, UsageError
 
 from .operating import Operator
@@ -32,7 +33,7 @@ async def test_cells_are_drained_and_killed(operator: Operator) -> None:
     assert (echo.state, echo.consumes) == ("draining", [])
     assert (await operator.do("cells.kill", cell="echo@alpha")).text == "echo is removed"
     assert await operator.do("cells.ps", pattern="echo") == []
-    with pytest.raises(NotFound, match="no cell 'echo'"):
+    with pytest.raises(CellNotFoundError, match="no cell 'echo'"):
         await operator.do("cells.kill", cell="echo")
     with pytest.raises(UsageError, match="cannot be killed"):
         await operator.do("cells.kill", cell="System")
@@ -65,7 +66,7 @@ async def test_cells_of_another_domain(alpha: Operator, beta: Operator) -> None:
     there = await alpha.do("cells.ps", domain="beta", pattern="ech?")
     assert [(it.name, it.domain) for it in there] == [("echo", "beta")]
     for name, params in (("run", {"command": "twice hey"}), ("kill", {}), ("drain", {})):
-        with pytest.raises(Forbidden, match="domain beta rejected a remote command"):
+        with pytest.raises(CommandRejectedError, match="domain beta rejected a remote command"):
             await alpha.do(f"cells.{name}", cell="echo@beta", **params)
     beta.office.node.domain.dispatcher.remote_commands = "change"
     text = (await alpha.do("cells.run", cell="echo@beta", command="twice hey")).text

@@ -95,7 +95,7 @@ async def test_a_new_tunnel_does_not_begin_anew() -> None:
             forged.send_update(
                 AdvertisementUpdate(forged.service.incarnation, 1, advertisement_of("b", 2_000))
             )
-            forged.send("System@C1", b"id", content_type="command")
+            forged.send("System@C1", b"info", content_type="command")
             await eventually(lambda: forged.envelopes)
             assert not routes_by(core, "X")
             assert core.propagator._pending_updates.deadline() > core.dispatcher.loop.time()

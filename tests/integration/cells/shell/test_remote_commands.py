@@ -31,17 +31,20 @@ class Till(Cell):
     def handle(self, message: CellMessage) -> int:
         return self.amount
 
-    @command("count", help="How much there is.", is_read=True)
+    @command("count", is_read=True)
     def count(self) -> str:
+        """Return the amount."""
         return f"{self.amount}"
 
-    @command("count again", help="How much there is, after a change.")
+    @command("count again")
     def count_again(self) -> str:
+        """Return the amount after a change."""
         self.amount += 1
         return f"{self.amount}"
 
-    @command("pay", help="Pay it out.")
+    @command("pay")
     def pay(self) -> str:
+        """Pay it out."""
         self.amount = 0
         return "paid"
 
@@ -57,10 +60,10 @@ class Parrot(Cell):
 
 
 READING = [
-    ("System@C1", "id"),
+    ("System@C1", "domains"),
     ("System@C1", "info"),
-    ("System@C1", "ps -f"),
-    ("System@C1", "route ls"),
+    ("System@C1", "ps"),
+    ("System@C1", "routes"),
     ("System@C1", "route find till"),
     ("System@C1", "ping till"),
     ("System@C1", "traceroute till"),
@@ -84,6 +87,7 @@ CHANGING = [
     ("System@C1", "route add queue-x till"),
     ("System@C1", "route delete queue-x till"),
     ("System@C1", "send till text"),
+    ("System@C1", "run till pay"),
     ("System@C1", "log set debug"),
     ("System@C1", "log reset"),
     ("till@C1", "pay"),
@@ -123,7 +127,7 @@ async def test_commands_of_others_are_answered_as_far_as_it_is_allowed(
             for source in ("p@X:*@X", "System@C1:*@C1:p@X:*@X", "*@X", "p:*@X"):
                 way = CellPath.parse(source)
                 forged.send("System@C1", b"kill till", content_type="command", source=way)
-            await forged.answer_to(forged.send("System@C1", b"id", content_type="command"))
+            await forged.answer_to(forged.send("System@C1", b"info", content_type="command"))
         assert till.amount == 100
         assert "till" in domains["C1"].cells
         assert domains["C1"].table == table
@@ -144,8 +148,8 @@ async def test_the_domain_itself_may_say_everything(allowed: RemoteCommands) -> 
         assert await domains["C1"].run_command("relay@C1:till@C1", "count") == "0"
         assert await domains["C1"].run_command("System@C1", "kill till") == "till is removed"
         # What finds out about others is no command to them.
-        assert "1 replied" in await domains["S1"].run_command("System", "ping System@C1")
-        assert "no reply" not in await domains["S1"].run_command("System", "traceroute System@C1")
+        for line in ("ping System@C1", "traceroute System@C1"):
+            assert "rejected" not in await domains["S1"].run_command("System", line)
         assert "C1 alone reports" in await domains["S1"].run_command("RoutingMgr", "check")
 
 

@@ -134,7 +134,7 @@ async def test_report_that_is_nonsense_or_never_comes_is_told() -> None:
         assert text.startswith("core C2 did not reply: malformed report of a core")
         await domains["C2"].remove_cell("RoutingMgr")
         domains["C2"].add_function("RoutingMgr", _answer_never)
-        text = await domains["C1"].run_command("RoutingMgr", "check -timeout=0.1")
+        text = await domains["C1"].run_command("RoutingMgr", "check -timeout_s=0.1")
         assert text.splitlines()[0] == "core C2 did not reply: no reply in time"
         await domains["C2"].remove_cell("RoutingMgr", 0.05)
 
@@ -155,7 +155,7 @@ async def test_a_domain_that_is_alone() -> None:
         assert await domain.run_command("RoutingMgr", "check") == "no cores are known"
         assert await domain.run_command("RoutingMgr", "ls") == "no tunnels"
         assert await domain.run_command("lm", "ls") == "no cores are known"
-        assert (await domain.run_command("System", "info")).endswith("no tunnels")
+        assert len(await rows(domain, "System", "domains")) == 1
 
 
 # lm.
@@ -204,5 +204,5 @@ async def test_how_the_search_goes() -> None:
         text = await domains["S1"].run_command("lm@C1", "info")
         told = dict(re.findall(r"^([\w ]+): +(.*)$", text, re.MULTILINE))
         assert told["source"] == "StaticCoreDiscovery"
-        assert (told["connected"], told["registered"], told["cores"]) == ("yes", "yes", "0")
+        assert (told["is connected"], told["is registered"], told["cores"]) == ("yes", "yes", "0")
         assert told["last error"] == "-"

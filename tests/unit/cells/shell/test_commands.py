@@ -1,71 +1,90 @@
 """Operators' commands: chosen, explained, and refused with what to write instead."""
 
-from collections.abc import Awaitable
+import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.cells.shell.commands import bind_arguments, command, commands_of, run_command
+from postroad.cells.shell.commands import command, commands_of, is_read_command, run_command
 from postroad.core.errors import ConfigError
+from postroad.core.operations import Effect, Operations
+
+HOUSE = Operations()
 
 
-class Lamps:
-    @command("lamp on", "NAME", help="Light a lamp.\nIt stays lit.")
-    def light(self, name: str) -> str:
-        return f"{name} is lit"
-
-    @command("lamp ls", help="All lamps.")
-    def show(self) -> str:
-        return "red\ngreen"
+@HOUSE.operation("cells.paint", Effect.CHANGE)
+async def paint(house: str, color: str = "white") -> str:
+    """Paint the house."""
+    return f"{house} is {color}"
 
 
 class Desk:
-    def __init__(self) -> None:
-        self.command_sets = (Lamps(),)
+    domain_operations = (HOUSE,)
+    domain = "the house"
 
-    @command("add", "A B [-times=N] [-share=X] [-loud]", help="Add numbers.")
+    @command("lamp on")
+    def light(self, name: str) -> str:
+        """Light a lamp.
+
+        It stays lit.
+        """
+        return f"{name} is lit"
+
+    @command("lamp ls", is_read=True)
+    def show(self) -> list[str]:
+        """List all lamps."""
+        return ["red", "green"]
+
+    @command("add")
     def add(
-        self, a: int, b: int = 0, *, times: int = 1, share: float | None = None, loud: bool = False
+        self, a: int, b: int = 0, times: int = 1, share: float | None = None, loud: bool = False
     ) -> str:
+        """Add numbers."""
         return f"{(a + b) * times} {share} {loud}"
 
-    @command("say", "[-from=WHO] WORD...", help="Say it.")
-    async def say(self, *words: str, from_: str | None = None) -> str:
-        return f"{from_}: {'|'.join(words)}"
+    @command("say")
+    async def say(self, words: list[str], sender: str | None = None) -> str:
+        """Say it."""
+        return f"{sender}: {'|'.join(words)}"
 
-    @command("long", help="A long answer.")
+    @command("long")
     def long(self) -> str:
+        """Return a long text."""
         return "\n".join(["line"] * 100_000)
 
-    @command("fail", help="Fail.")
+    @command("none")
+    def none(self) -> None:
+        """Return nothing."""
+
+    @command("number")
+    async def number(self):  # type: ignore[no-untyped-def]  # Users may leave annotations out.
+        return 5
+
+    @command("fail")
     def fail(self) -> str:
+        """Fail."""
         raise RuntimeError("it broke")
 
     def unmarked(self) -> str:
         raise AssertionError("this is no command")
 
 
-def run(line: str) -> str:
-    answer = run_command(Desk(), line)
-    assert isinstance(answer, str)
-    return answer
-
-
-async def run_later(line: str) -> str:
-    answer = run_command(Desk(), line)
-    assert isinstance(answer, Awaitable)
-    return await answer
+def run(line: str, cell: Any = None) -> str:
+    return asyncio.run(run_command(cell or Desk(), line))
 
 
 def refusal(line: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        run_command(Desk(), line)
+        run(line)
     return str(caught.value)
 
 
-async def test_arguments_and_options() -> None:
-    for line, answer in [
+@pytest.mark.parametrize(
+    ("line", "output"),
+    [
         ("add 1", "1 None False"),
         ("add 1 2", "3 None False"),
         ("  add\t1   2 ", "3 None False"),
@@ -74,21 +93,24 @@ async def test_arguments_and_options() -> None:
         ("add 1 -share=0.5", "1 0.5 False"),
         ("add 1 -- -2", "-1 None False"),
         ("lamp on 'the red one'", "the red one is lit"),
+        ("lamp on -name=red", "red is lit"),
         ("lamp on -", "- is lit"),
         ("lamp ls", "red\ngreen"),
-    ]:
-        assert run(line) == answer, line
+        ("say a 'b c' -sender=me d", "me: a|b c|d"),
+        ("say -sender=a=b -- -sender=c", "a=b: -sender=c"),
+        ("paint", "the house is white"),
+        ("paint red", "the house is red"),
+        ("none", ""),
+        ("number", "5"),
+    ],
+)
+def test_command_with_arguments_and_options_returns_text(line: str, output: str) -> None:
+    assert run(line) == output
 
-    for line, answer in [
-        ("say", "None: "),
-        ("say a 'b c' -from=me d", "me: a|b c|d"),
-        ("say -from=a=b -- -from=c", "a=b: -from=c"),
-    ]:
-        assert await run_later(line) == answer, line
 
-
-def test_what_is_refused_is_told_with_the_usage_and_not_at_length() -> None:
-    for line, text in [
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
         ("ad 1", "unknown command 'ad'; did you mean 'add'?"),
         ("xyzzy", "unknown command 'xyzzy'; try 'help'"),
         ("lamp", "incomplete command 'lamp': use 'lamp ls' or 'lamp on'"),
@@ -97,100 +119,80 @@ def test_what_is_refused_is_told_with_the_usage_and_not_at_length() -> None:
         ("unmarked", "unknown command 'unmarked'; try 'help'"),
         ("__init__", "unknown command '__init__'; try 'help'"),
         ("-=", "unknown command '-='; try 'help'"),
-        ("lamp on", "missing argument NAME; usage: lamp on NAME"),
+        ("lamp on", "lamp on: `name` is missing; usage: lamp on NAME"),
         ("lamp on a b", "unexpected argument 'b'; usage: lamp on NAME"),
-        ("lamp ls -x", "unknown option '-x'; usage: lamp ls"),
-        ("lamp on -name=a", "unknown option '-name'; usage: lamp on NAME"),
+        ("lamp ls -x", "lamp ls has no parameter 'x'; it has none; usage: lamp ls"),
         ("lamp on 'a", 'cannot parse command "lamp on \'a": no closing quotation'),
         ("lamp on a\\", "cannot parse command 'lamp on a\\\\': no escaped character"),
-        (
-            "lamp on a\0b",
-            "a command must be one line without control characters, not 'lamp on a?b'",
-        ),
+        ("lamp on a\0b", "a command must be one line without control characters, not 'lamp on"),
         ("lamp on a\nlamp ls", "a command must be one line without control characters, not "),
         ("lamp on a\x1b[2J", "a command must be one line without control characters, not "),
         ("help nothing", "unknown command 'nothing'; try 'help'"),
-    ]:
-        assert refusal(line).startswith(text), line
-
-    for words, text in [
-        ("x", "A must be a whole number, not 'x'"),
-        ("1.5", "A must be a whole number, not '1.5'"),
-        ("1 -tims=2", "unknown option '-tims', did you mean -times?"),
-        ("1 -times", "option -times needs a value: -times=..."),
-        ("1 -times=", "option -times needs a value: -times=..."),
-        ("1 -times=2 -times=2", "duplicate option -times"),
-        ("1 -loud -loud", "duplicate option -loud"),
-        ("1 -loud=yes", "option -loud takes no value"),
-        ("1 -=", "option '-=' has no name"),
-        ("1 -=3", "option '-=3' has no name"),
-        ("1 ---", "option '---' has no name"),
-        ("1 -share=nan", "-share must be a number, not 'nan'"),
-        ("1 -share=1e999", "-share must be a number, not '1e999'"),
-        ("1 -share=x", "-share must be a number, not 'x'"),
-    ]:
-        assert refusal(f"add {words}") == f"{text}; usage: add A B [-times=N] [-share=X] [-loud]", (
-            words
-        )
-
-    assert refusal("x" * 4_096) == f"unknown command '{'x' * 57}...'; try 'help'"
-    assert (
-        refusal("lamp ls " + "y" * 4_000) == f"unexpected argument '{'y' * 57}...'; usage: lamp ls"
-    )
-    assert refusal("z" * 1_000_000) == ("command of 1000000 characters is longer than 4096")
+        ("add x", "add: a: Expected `int`, got `str`; usage: add A [-b=B] [-times=TIMES]"),
+        ("add 1 -tims=2", "add has no parameter 'tims'; did you mean 'times'?; usage: "),
+        ("add 1 -times", "add: times: Expected `int`, got `bool`; usage: "),
+        ("add 1 -times=", "add: times: Expected `int`, got `str`; usage: "),
+        ("add 1 -times=2 -times=2", "duplicate option -times; usage: "),
+        ("add 1 -loud=yes", "add: loud: Expected `bool`, got `str`; usage: "),
+        ("add 1 -=3", "add has no parameter ''; it has a, b, times, share, loud; usage: "),
+        ("add 1 -share=1e999", "add: share: Number out of range; usage: "),
+        ("x" * 4_096, f"unknown command '{'x' * 57}...'; try 'help'"),
+        ("lamp ls " + "y" * 4_000, f"unexpected argument '{'y' * 57}...'; usage: lamp ls"),
+        ("z" * 1_000_000, "command of 1000000 characters is longer than 4096"),
+    ],
+)
+def test_invalid_command_is_refused_with_its_usage(line: str, text: str) -> None:
+    assert refusal(line).startswith(text)
 
 
-def test_help_lists_all_commands_in_order_or_one() -> None:
+def test_help_lists_all_commands_in_order_or_explains_one() -> None:
     for line in ["", "  ", "help"]:
         assert run(line).splitlines() == [
-            "add A B [-times=N] [-share=X] [-loud]  Add numbers.",
-            "fail                                   Fail.",
-            "info                                   Description, state and mailbox of the cell.",
-            "lamp ls                                All lamps.",
-            "lamp on NAME                           Light a lamp.",
-            "long                                   A long answer.",
-            "say [-from=WHO] WORD...                Say it.",
-            "help [COMMAND]                         List the commands, or show the help of one.",
+            "add A [-b=B] [-times=TIMES] [-share=SHARE] [-loud]  Add numbers.",
+            "fail                                                Fail.",
+            "info                                                "
+            "Show description, state and mailbox of the cell.",
+            "lamp ls                                             List all lamps.",
+            "lamp on NAME                                        Light a lamp.",
+            "long                                                Return a long text.",
+            "none                                                Return nothing.",
+            "number",
+            "paint [-color=COLOR]                                Paint the house.",
+            "say WORDS... [-sender=SENDER]                       Say it.",
+            "help [COMMAND]                                      "
+            "List the commands, or show the help of one.",
         ], line
 
-    on = "usage: lamp on NAME\nLight a lamp.\nIt stays lit."
+    on = "usage: lamp on NAME\nLight a lamp.\n\nIt stays lit."
     assert run("help lamp on") == on
-    assert run("help lamp") == f"usage: lamp ls\nAll lamps.\n\n{on}"
+    assert run("help lamp") == f"usage: lamp ls\nList all lamps.\n\n{on}"
 
 
-def test_a_cell_may_define_info_and_its_annotations_as_it_likes() -> None:
+def test_cell_with_info_of_its_own_keeps_it() -> None:
     class Told(Desk):
-        @command("info", help="Mine.")
+        @command("info")
         def info(self) -> str:
+            """Mine."""
             return "my own"
 
-    assert run_command(Told(), "info") == "my own"
+    assert run("info", Told()) == "my own"
     assert commands_of(Told())["info"].help == "Mine."
 
-    def method(a: object, *, n: object = 0, f: object = False) -> None:
-        raise AssertionError("it is only looked at")
 
-    method.__annotations__.update(a=int, n=int | None, f=bool)
-    assert bind_arguments(method, ["1", "-n=2", "-f"]) == ([1], {"n": 2, "f": True})
-    method.__annotations__.update(a="int", n="float | None", f="bool")
-    assert bind_arguments(method, ["1", "-n=2"]) == ([1], {"n": 2.0})
+def test_commands_are_read_only_where_they_are_marked_so() -> None:
+    lines = ["lamp ls", "lamp on a", "paint", "info", "", "help", "no such command", "'"]
+    assert [line for line in lines if not is_read_command(Desk(), line)] == ["lamp on a", "paint"]
 
 
-async def test_answers_may_be_long_no_texts_or_errors() -> None:
-    class Odd:
-        @command("none", help="None.")
-        def none(self) -> None:
-            """Nothing to say."""
+def test_command_with_variable_arguments_is_rejected_where_it_is_declared() -> None:
+    with pytest.raises(ConfigError, match=r"'shout' takes \*args or \*\*kwargs: declare a list"):
 
-        @command("number", help="A number.")
-        async def number(self) -> int:
-            return 5
+        @command("shout")
+        def shout(self: object, *words: str) -> str:
+            raise AssertionError("it is never run")
 
-    assert run_command(Odd(), "none") == ""
-    answer = run_command(Odd(), "number")
-    assert not isinstance(answer, str)
-    assert await answer == "5"
 
+def test_long_output_is_cut_at_a_line_and_errors_pass() -> None:
     *lines, note = run("long").splitlines()
     assert set(lines) == {"line"}
     assert note == f"({100_000 - len(lines)} more lines omitted)"
@@ -202,12 +204,12 @@ async def test_answers_may_be_long_no_texts_or_errors() -> None:
 
 @given(st.text(max_size=200) | st.text(alphabet="-='\" \\addlmpons1\0\n", max_size=40))
 def test_any_line_is_run_or_refused(line: str) -> None:
+    coroutine = run_command(SimpleNamespace() if not line else Desk(), line)
     try:
-        answer = run_command(Desk(), line)
+        coroutine.send(None)
     except ConfigError as error:
         assert str(error).isprintable()
     except RuntimeError:
         assert line.split() == ["fail"]
-    else:
-        if not isinstance(answer, str):
-            answer.close()  # type: ignore[attr-defined]  # It is a coroutine.
+    except StopIteration as done:
+        assert isinstance(done.value, str)
