@@ -204,8 +204,8 @@ async def lifespan(node: Node) -> AsyncIterator[None]:
     """Keep a little going on while the node runs."""
     async with node.queues.transaction() as tx:
         await tx.execute("CREATE TABLE IF NOT EXISTS sold (item TEXT, count INTEGER)")
-    await node.flows.schedules.list.create("nightly", "30 2 * * *", buy, "paper")
-    await node.flows.schedules.list.create("hourly", "0 * * * *", buy, "ink")
+    await node.flows.schedules.create("nightly", "30 2 * * *", buy, "paper")
+    await node.flows.schedules.create("hourly", "0 * * * *", buy, "ink")
     trading = asyncio.create_task(_trade(node))
     yield
     trading.cancel()

@@ -184,7 +184,7 @@ class Bank:
             case "post", (peer, queue, text):
                 await self._mail.send(queue, text.encode(), to=peer)
             case "schedule", (name, cron, flow, args):
-                await flows.schedules.list.create(name, cron, self._find(flow), *args)
+                await flows.schedules.create(name, cron, self._find(flow), *args)
             case _:
                 raise ValueError(f"no such command: {command} {words}")
         return True

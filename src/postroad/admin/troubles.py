@@ -270,7 +270,7 @@ def _of_flows(counts: dict[FlowStatus, int]) -> Iterator[TroubleView]:
 
 
 async def _of_schedules(node: Node) -> AsyncIterator[TroubleView]:
-    for it in await node.flows.schedules.list.list():
+    for it in await node.flows.schedules.list():
         if it.problem is not None:
             yield _warning(
                 "flows",

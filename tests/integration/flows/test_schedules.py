@@ -112,20 +112,20 @@ class TestTimes:
         monkeypatch.setattr(scheduler, "now_ms", clock)
         node = await nodes.start("alpha", tick)
         clock.set("11:59:59.900")
-        made = await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick, "hello")
+        made = await node.flows.schedules.create("tick", EVERY_MINUTE, tick, "hello")
         assert made.next_at == datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
         assert (made.arguments, made.last_at, made.problem) == (["hello"], None, None)
         await until_times(node, "12:00:00Z")
         handle = await node.flows.get_by_client_id("schedule:tick:2026-11-16T12:00:00Z")
         assert await handle.result(DEADLINE_S) == "hello"
-        (view,) = await node.flows.schedules.list.list()
+        (view,) = await node.flows.schedules.list()
         assert view.last_at == made.next_at
         assert view.next_at == made.next_at + 60
         assert view.last_client_id == handle.client_id
 
     async def test_it_is_begun_once_for_each_time(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick)
+        await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         await until_looked_at(clock)
         assert await times_of(node) == []
         clock.set("12:01:00")
@@ -139,7 +139,7 @@ class TestTimes:
 
     async def test_the_clock_of_a_zone_counts(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", "5 21 * * *", tick, zone="Asia/Tokyo")
+        await node.flows.schedules.create("tick", "5 21 * * *", tick, zone="Asia/Tokyo")
         clock.set("12:05:00")
         await until_times(node, "12:05:00Z")
 
@@ -147,7 +147,7 @@ class TestTimes:
         self, nodes: FlowNodes, clock: Clock
     ) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick)
+        await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         clock.set("12:01:00")
         await until_times(node, "12:01:00Z")
         clock.set("12:00:30")
@@ -159,15 +159,15 @@ class TestTimes:
 
     async def test_nor_does_a_schedule_made_anew(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick)
+        await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         clock.set("12:01:00")
         await until_times(node, "12:01:00Z")
-        await node.flows.schedules.list.delete("tick")
+        await node.flows.schedules.delete("tick")
         clock.set("12:00:30")
-        await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick)
+        await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         clock.set("12:01:30")
         await until_looked_at(clock)
-        (view,) = await node.flows.schedules.list.list()
+        (view,) = await node.flows.schedules.list()
         assert view.next_at == datetime(2026, 11, 16, 12, 2, tzinfo=UTC).timestamp()
         await until_times(node, "12:01:00Z")
 
@@ -186,7 +186,7 @@ class TestMissedTimes:
         self, nodes: FlowNodes, clock: Clock, catch_up: str, expected: list[str]
     ) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick, catch_up=catch_up)
+        await node.flows.schedules.create("tick", EVERY_MINUTE, tick, catch_up=catch_up)
         await node.stop_flows()
         clock.set("12:03:20")
         await node.start_flows()
@@ -196,7 +196,7 @@ class TestMissedTimes:
 
     async def test_none_is_made_up_for_unless_wanted(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", "*/30 * * * *", tick, catch_up="none")
+        await node.flows.schedules.create("tick", "*/30 * * * *", tick, catch_up="none")
         await node.stop_flows()
         clock.set("12:45:00")
         await node.start_flows()
@@ -206,7 +206,7 @@ class TestMissedTimes:
 
     async def test_a_node_that_drains_begins_nothing(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick)
+        await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         assert await node.flows.admin.drain(DEADLINE_S) == 0
         clock.set("12:05:30")
         await until_looked_at(clock)
@@ -222,7 +222,7 @@ class TestEndsInBetween:
         self, nodes: FlowNodes, clock: Clock, point: str, catch_up: str
     ) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick, catch_up=catch_up)
+        await node.flows.schedules.create("tick", EVERY_MINUTE, tick, catch_up=catch_up)
         is_reached = asyncio.Event()
 
         def end(**details: Any) -> None:
@@ -242,19 +242,19 @@ class TestEndsInBetween:
 
     async def test_nor_does_a_node_that_starts_again(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick)
+        await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         await node.restart()
         clock.set("12:01:10")
         await until_times(node, "12:01:00Z")
         await node.restart()
-        (view,) = await node.flows.schedules.list.list()
+        (view,) = await node.flows.schedules.list()
         assert view.last_client_id == "schedule:tick:2026-11-16T12:01:00Z"
         await until_looked_at(clock)
         await until_times(node, "12:01:00Z")
 
     async def test_a_commit_that_fails_is_made_again(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", slow)
-        await node.flows.schedules.list.create("slow", EVERY_MINUTE, slow)
+        await node.flows.schedules.create("slow", EVERY_MINUTE, slow)
         lost = StoreUnavailableError("the disk is away")
         with faults.arm_fault_point("durable.commit.before", once(raising(lost))):
             clock.set("12:01:00")
@@ -268,7 +268,7 @@ class TestEndsInBetween:
         self, nodes: FlowNodes, clock: Clock
     ) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick)
+        await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         store = node.station.mail.store
 
         def pause(ledger: StoreTables) -> None:
@@ -283,7 +283,7 @@ class TestEndsInBetween:
             clock.set("12:01:00")
 
             async def is_paused() -> bool:
-                return (await node.flows.schedules.list.list())[0].is_paused
+                return (await node.flows.schedules.list())[0].is_paused
 
             await eventually(is_paused, "the schedule is paused")
             await until_looked_at(clock)
@@ -294,7 +294,7 @@ class TestEndsInBetween:
 class TestLimits:
     async def test_no_more_run_than_may(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", slow)
-        await node.flows.schedules.list.create("slow", EVERY_MINUTE, slow, catch_up="all")
+        await node.flows.schedules.create("slow", EVERY_MINUTE, slow, catch_up="all")
         clock.set("12:03:10")
         ids = [it.id for it in await node.until_listed("slow", count=3)]
         await node.until(ids[0], FlowStatus.RUNNING)
@@ -313,7 +313,7 @@ class TestLimits:
         node = await nodes.start("alpha", slow)
         first = await node.begin(slow)
         await node.until(first.id, FlowStatus.RUNNING)
-        await node.flows.schedules.list.create("slow", EVERY_MINUTE, slow)
+        await node.flows.schedules.create("slow", EVERY_MINUTE, slow)
         loop = asyncio.get_running_loop()
         is_committing, may_commit = asyncio.Event(), threading.Event()
 
@@ -340,7 +340,7 @@ class TestLimits:
 class TestProblems:
     async def test_a_flow_that_is_not_known_any_more(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick)
+        await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         await node.restart_flows(other)
         clock.set("12:02:10")
         await until_looked_at(clock)
@@ -354,25 +354,25 @@ class TestProblems:
         assert len(await node.flows.admin.list()) == 1
         await node.restart_flows(other, tick)
         await node.until_listed("tick", FlowStatus.COMPLETED)
-        assert [it.problem for it in await node.flows.schedules.list.list()] == [None, None]
+        assert [it.problem for it in await node.flows.schedules.list()] == [None, None]
 
     async def test_it_is_not_looked_at_again_and_again(
         self, nodes: FlowNodes, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick)
+        await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         await node.stop_flows()
         clock.set("12:02:10")
         monkeypatch.setattr(scheduler, "_RESCAN_INTERVAL_S", 30.0)
         readings = clock.readings
         await node.start_flows(other)
         for _ in range(100):
-            await node.flows.schedules.list.list()
+            await node.flows.schedules.list()
         assert clock.readings - readings <= 2
 
     async def test_a_flow_that_only_responds_now(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick)
+        await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
 
         @responder("another", name="tick")
         async def respond(ctx: FlowContext, session: FlowSession) -> None:
@@ -381,7 +381,7 @@ class TestProblems:
         await node.restart_flows(respond)
         clock.set("12:02:10")
         await until_looked_at(clock)
-        (view,) = await node.flows.schedules.list.list()
+        (view,) = await node.flows.schedules.list()
         assert view.problem is not None and "is begun by another" in view.problem
         assert await node.flows.admin.list() == []
 
@@ -389,48 +389,48 @@ class TestProblems:
 class TestOperations:
     async def test_a_paused_schedule_begins_nothing(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick)
-        paused = await node.flows.schedules.list.pause("tick")
+        await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
+        paused = await node.flows.schedules.pause("tick")
         assert (paused.is_paused, paused.next_at) == (True, None)
         clock.set("12:02:10")
         await until_looked_at(clock)
         await node.restart_flows()
-        again = await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick)
+        again = await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         assert again.is_paused
         await until_looked_at(clock)
         assert await times_of(node) == []
-        resumed = await node.flows.schedules.list.resume("tick")
+        resumed = await node.flows.schedules.resume("tick")
         assert resumed.next_at == datetime(2026, 11, 16, 12, 3, tzinfo=UTC).timestamp()
-        assert await node.flows.schedules.list.resume("tick") == resumed
+        assert await node.flows.schedules.resume("tick") == resumed
         clock.set("12:03:00")
         await until_times(node, "12:03:00Z")
 
     async def test_one_can_be_run_at_once(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
-        made = await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick, "now")
-        await node.flows.schedules.list.pause("tick")
-        handle = await node.flows.schedules.list.trigger("tick")
+        made = await node.flows.schedules.create("tick", EVERY_MINUTE, tick, "now")
+        await node.flows.schedules.pause("tick")
+        handle = await node.flows.schedules.trigger("tick")
         assert await handle.result(DEADLINE_S) == "now"
-        resumed = await node.flows.schedules.list.resume("tick")
+        resumed = await node.flows.schedules.resume("tick")
         assert resumed == made
 
     async def test_an_unscheduled_one_is_forgotten(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.list.create("tick", EVERY_MINUTE, tick)
-        await node.flows.schedules.list.delete("tick")
-        assert await node.flows.schedules.list.list() == []
+        await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
+        await node.flows.schedules.delete("tick")
+        assert await node.flows.schedules.list() == []
         clock.set("12:02:10")
         await until_looked_at(clock)
         assert await node.flows.admin.list() == []
 
     async def test_saying_it_again_changes_it(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick, other)
-        await node.flows.schedules.list.create("b", EVERY_MINUTE, tick, "old")
-        await node.flows.schedules.list.create("a", "@daily", other)
-        made = await node.flows.schedules.list.create("b", "@hourly", tick, "new", catch_up="all")
+        await node.flows.schedules.create("b", EVERY_MINUTE, tick, "old")
+        await node.flows.schedules.create("a", "@daily", other)
+        made = await node.flows.schedules.create("b", "@hourly", tick, "new", catch_up="all")
         assert (made.cron, made.arguments, made.catch_up) == ("@hourly", ["new"], "all")
         assert made.next_at == datetime(2026, 11, 16, 13, tzinfo=UTC).timestamp()
-        found = await node.flows.schedules.list.list()
+        found = await node.flows.schedules.list()
         assert [it.name for it in found] == ["a", "b"]
         assert found[1] == made
 
@@ -438,11 +438,11 @@ class TestOperations:
     async def test_there_is_no_such_schedule(self, nodes: FlowNodes, operation: str) -> None:
         node = await nodes.start("alpha", tick)
         with pytest.raises(ScheduleNotFoundError, match="no schedule is called 'tock'"):
-            await getattr(node.flows.schedules.list, operation)("tock")
+            await getattr(node.flows.schedules, operation)("tock")
 
     async def test_what_makes_no_sense_is_refused(self, nodes: FlowNodes) -> None:
         node = await nodes.start("alpha", tick, tock)
-        schedule = node.flows.schedules.list.create
+        schedule = node.flows.schedules.create
         with pytest.raises(ConfigError, match="minute '61' of the cron expression"):
             await schedule("tick", "61 * * * *", tick)
         with pytest.raises(ConfigError, match="zone 'Mars' is unknown"):
@@ -457,4 +457,4 @@ class TestOperations:
             await schedule("tick", EVERY_MINUTE, tock)
         with pytest.raises(UsageError, match="flow 'tick': too many positional arguments"):
             await schedule("tick", EVERY_MINUTE, tick, "one", "two")
-        assert await node.flows.schedules.list.list() == []
+        assert await node.flows.schedules.list() == []

@@ -33,7 +33,7 @@ CALLS: dict[str, Call] = {
     "retry": lambda flows, handle: flows.admin.retry(handle.id),
     "fork": lambda flows, handle: flows.admin.fork(handle.id, 0),
     "query": lambda flows, handle: flows.query(handle.id, "what"),
-    "schedule": lambda flows, handle: flows.schedules.list.create("often", "* * * * *", wait),
+    "schedule": lambda flows, handle: flows.schedules.create("often", "* * * * *", wait),
 }
 
 

@@ -298,31 +298,31 @@ async def undrain_flows(office: Office) -> FlowCountView:
 @operation("flow.schedules")
 async def list_schedules(office: Office) -> list[ScheduleView]:
     """Schedules: which flow each begins, and when next."""
-    return await office.node.flows.schedules.list.list()
+    return await office.node.flows.schedules.list()
 
 
 @operation("flow.pause-schedule", Effect.CHANGE)
 async def pause_schedule(office: Office, name: str) -> ScheduleView:
     """Begin nothing for a schedule until it is resumed."""
-    return await office.node.flows.schedules.list.pause(name)
+    return await office.node.flows.schedules.pause(name)
 
 
 @operation("flow.resume-schedule", Effect.CHANGE)
 async def resume_schedule(office: Office, name: str) -> ScheduleView:
     """Go on with a schedule; what was due while it was paused is left out."""
-    return await office.node.flows.schedules.list.resume(name)
+    return await office.node.flows.schedules.resume(name)
 
 
 @operation("flow.run-schedule", Effect.CHANGE)
 async def run_schedule(office: Office, name: str) -> FlowView:
     """Begin the flow of a schedule at once, besides its times and even if it is paused."""
     flows = office.node.flows
-    begun = await flows.schedules.list.trigger(name)
+    begun = await flows.schedules.trigger(name)
     return await flows.admin.show(begun.id)
 
 
 @operation("flow.unschedule", Effect.DANGER)
 async def unschedule(office: Office, name: str) -> list[ScheduleView]:
     """Forget a schedule, and show those that are left; flows that it has begun go on."""
-    await office.node.flows.schedules.list.delete(name)
-    return await office.node.flows.schedules.list.list()
+    await office.node.flows.schedules.delete(name)
+    return await office.node.flows.schedules.list()

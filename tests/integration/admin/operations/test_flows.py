@@ -120,7 +120,7 @@ async def test_a_node_that_drains_begins_no_flows(operator: Operator) -> None:
 
 
 async def test_schedules(operator: Operator) -> None:
-    await operator.office.node.flows.schedules.list.create("daily", "@daily", calculate, 4)
+    await operator.office.node.flows.schedules.create("daily", "@daily", calculate, 4)
     (schedule,) = await operator.do("flow.schedules")
     assert (schedule.name, schedule.flow, schedule.arguments) == ("daily", "calculate", [4])
     assert (await operator.do("flow.pause-schedule", name="daily")).is_paused

@@ -46,7 +46,7 @@ async def test_everything_that_is_wrong_is_told(operator: Operator) -> None:
     await operator.do("queue.pause", queue="orders")
     await operator.do("bridge.pause", peer="gamma")
     flows = operator.office.node.flows
-    await flows.schedules.list.create("daily", "@daily", calculate, 1)
+    await flows.schedules.create("daily", "@daily", calculate, 1)
     flows.registry._flows.pop("calculate")
     overview = await operator.until(lambda it: len(it.troubles) == 5, "node.overview")
     troubles = {it.title: it for it in overview.troubles}
