@@ -59,7 +59,7 @@ def test_the_program_passes(example: Path) -> None:
 def test_the_planted_fault_is_found_and_replayed(faulty_example: Path) -> None:
     found = run(faulty_example, PROGRAM, hash_seed="1")
     assert found.returncode == 129, found.stdout
-    assert "correctness: " in found.stdout
+    assert "safety: " in found.stdout
     *_, last = found.stdout.splitlines()
     replay, _, command = last.partition("  python ")
     assert replay == "replay"

@@ -35,7 +35,7 @@ from postroad.core import Address
 from postroad.core.errors import MalformedPayloadError
 from tests.support.cluster.membership import (
     INCARNATION,
-    NEWS_MAX,
+    RECORDS_MAX,
     START,
     Wire,
     address_of,
@@ -45,7 +45,7 @@ from tests.support.cluster.membership import (
     make_member_table,
     make_record,
     names_of,
-    tell,
+    receive_gossip,
 )
 from tests.support.tiers import by_tier
 
@@ -104,7 +104,7 @@ def hear_all(records: Sequence[MemberRecord]) -> Membership:
         # It has answered once, before anything was told of it.
         machine._member_table.add(make_record(name, incarnation=INCARNATION - 1), START)
     for record in records:
-        tell(machine, record, now=START)
+        receive_gossip(machine, record, now=START)
     return machine
 
 
@@ -185,7 +185,7 @@ def test_added_and_removed_alternate_and_gossip_is_bounded(
 ) -> None:
     machine = join_alone(config=CONFIG)
     for record in reported:
-        tell(machine, record, now=START)
+        receive_gossip(machine, record, now=START)
         assert len(machine._context.gossip_queue) <= len(machine._member_table.entries) + 1
     let_time_pass(machine)
     present: dict[str, bool] = {}
@@ -213,9 +213,9 @@ def test_two_nodes_after_sync_agree(ours: list[MemberRecord], theirs: list[Membe
             record = make_record(name, incarnation=INCARNATION - 1)
             machine._member_table.add(record, wire.clock())
     for record in ours:
-        tell(first, record, now=wire.clock())
+        receive_gossip(first, record, now=wire.clock())
     for record in theirs:
-        tell(second, record, now=wire.clock())
+        receive_gossip(second, record, now=wire.clock())
     wire.add(second, ["a"])
     assert wire.run_until(lambda: names_of(first) == names_of(second), limit_s=0.5)
     assert wire.run_until(lambda: thought(first) == thought(second), limit_s=0.5)
@@ -339,18 +339,18 @@ def test_membership_survives_any_packet(
     received: list[bytes | MembershipPacket], in_stream: bool
 ) -> None:
     machine = join_alone()
-    tell(machine, *map(make_record, OTHERS), now=START)
+    receive_gossip(machine, *map(make_record, OTHERS), now=START)
     now = START
     for it in received:
         data = it if isinstance(it, bytes) else encode_packet(it)
         answer = machine.receive(data, Address("evil", 1), now, in_stream=in_stream)
         if answer is not None:
-            decode_packet(answer, records_max=NEWS_MAX)
+            decode_packet(answer, records_max=RECORDS_MAX)
         assert machine.deadline() >= now
         now = max(now, min(machine.deadline(), now + 0.1))
         machine.tick(now)
         for send in machine.drain_outgoing():
-            decode_packet(send.payload, records_max=NEWS_MAX)
+            decode_packet(send.payload, records_max=RECORDS_MAX)
     assert machine.local_member.state is MemberState.ALIVE
     assert machine.local_member.address == address_of("a")
 
@@ -360,7 +360,7 @@ def test_one_packet_without_the_secret_removes_no_live_member(
     packet: MembershipPacket,
 ) -> None:
     machine = join_alone()
-    tell(machine, *map(make_record, OTHERS), now=START)
+    receive_gossip(machine, *map(make_record, OTHERS), now=START)
     honest = [record for record in packet.records if record.leave_secret == b""]
     tell_all = msgspec.structs.replace(packet, records=honest)
     machine.receive(encode_packet(tell_all), Address("evil", 1), START)

@@ -20,19 +20,19 @@ from postroad.cluster.membership.local_member import new_local_record
 from postroad.core import Address
 from postroad.testing import SimCluster, SimNode
 
-NEWS_MAX = 10
+RECORDS_MAX = 10
 
 
-class Listener:
+class Driver:
     """One machine and what comes out of it, driven by hand."""
 
     def __init__(self) -> None:
         self.machine = Membership(
-            "ear",
+            "local",
             Address("10.0.0.1", 7000),
             instance=1,
             incarnation=1,
-            secret=b"own",
+            secret=b"secret",
             rng=Random(1),
         )
         self.now = 0.0
@@ -40,20 +40,20 @@ class Listener:
         self.machine.start(self.now)
         self.machine.set_seeds([], self.now)
 
-    def hear(self, record: MemberRecord) -> None:
+    def receive(self, record: MemberRecord) -> None:
         data = encode_packet(GossipPacket(records=[record]))
         self.machine.receive(data, record.address, self.now)
         self._note()
 
-    def meet(self, record: MemberRecord) -> None:
-        """Hear of a node that answers when it is asked."""
-        self.hear(record)
-        (question,) = (packet for packet in self.pop_sent() if isinstance(packet, ProbePacket))
-        self.answer(question, record)
+    def admit(self, record: MemberRecord) -> None:
+        """Receive the record of a node, which then acknowledges its probe."""
+        self.receive(record)
+        (probe,) = (packet for packet in self.pop_sent() if isinstance(packet, ProbePacket))
+        self.acknowledge(probe, record)
 
-    def answer(self, question: ProbePacket, record: MemberRecord) -> None:
+    def acknowledge(self, probe: ProbePacket, record: MemberRecord) -> None:
         ack = ProbeAckPacket(
-            nonce=question.nonce,
+            nonce=probe.nonce,
             name=record.name,
             instance=record.instance,
             leave_digest=record.leave_digest,
@@ -65,7 +65,7 @@ class Listener:
 
     def pop_sent(self) -> list[MembershipPacket]:
         outgoing = self.machine.drain_outgoing()
-        return [decode_packet(packet.payload, records_max=NEWS_MAX) for packet in outgoing]
+        return [decode_packet(packet.payload, records_max=RECORDS_MAX) for packet in outgoing]
 
     def run(self, until: float) -> None:
         while self.machine.deadline() <= until:
@@ -93,47 +93,47 @@ def record_of(
     )
 
 
-def test_process_that_is_gone_takes_over_no_name() -> None:
+def test_process_that_is_gone_does_not_take_over_a_name() -> None:
     """Its tombstone must not displace a live member, though that is out of reach for a moment."""
     for state in (MemberState.DEAD, MemberState.LEFT):
-        ear = Listener()
-        ear.meet(record_of("holder", 2, 10))
+        driver = Driver()
+        driver.admit(record_of("holder", 2, 10))
         gone = msgspec.structs.replace(
             record_of("holder", 3, 20), state=state, leave_secret=b"theirs", reported_by="somebody"
         )
-        ear.hear(gone)
-        # Nobody answers, for as long as a question about a name takes.
-        ear.run(until=ear.machine.config.probe_timeout_s + 0.5)
-        member = ear.machine.member("holder")
+        driver.receive(gone)
+        # Nobody answers, for as long as a probe about a name takes.
+        driver.run(until=driver.machine.config.probe_timeout_s + 0.5)
+        member = driver.machine.member("holder")
         assert member is not None and member.instance == 2, f"replaced by one that is {state.name}"
 
 
-def test_properties_of_a_successor_are_asked_for() -> None:
+def test_properties_of_a_successor_are_requested() -> None:
     """They are left out of datagrams where they are large, also of one that tells of a restart."""
-    ear = Listener()
-    ear.meet(record_of("worker", 2, 10))
-    ear.pop_sent()
+    driver = Driver()
+    driver.admit(record_of("worker", 2, 10))
+    driver.pop_sent()
     successor = record_of("worker", 3, 20).without_properties()
-    ear.hear(successor)
+    driver.receive(successor)
     # Asked is who has the name, who is not there, then the other, who is.
-    (datagram, _) = (packet for packet in ear.pop_sent() if isinstance(packet, ProbePacket))
-    ear.answer(datagram, successor)
-    (question,) = (packet for packet in ear.pop_sent() if isinstance(packet, ProbePacket))
-    ear.answer(question, successor)
-    member = ear.machine.member("worker")
+    (datagram, _) = (packet for packet in driver.pop_sent() if isinstance(packet, ProbePacket))
+    driver.acknowledge(datagram, successor)
+    (probe,) = (packet for packet in driver.pop_sent() if isinstance(packet, ProbePacket))
+    driver.acknowledge(probe, successor)
+    member = driver.machine.member("worker")
     assert member is not None and member.instance == successor.instance
-    assert any(isinstance(packet, PropertiesRequestPacket) for packet in ear.pop_sent())
+    assert any(isinstance(packet, PropertiesRequestPacket) for packet in driver.pop_sent())
 
 
-def test_node_that_doubts_itself_removes_nobody_at_once() -> None:
+def test_unhealthy_node_removes_no_member_at_once() -> None:
     """However long it waited for the answer, whoever is suspected may speak up after that."""
-    ear = Listener()
-    ear.meet(record_of("worker", 2, 10))
-    ear.machine._context.health.score = ear.machine.config.local_health_max
-    ear.run(until=60.0)
-    times = {change.kind: time for time, change in ear.changes}
+    driver = Driver()
+    driver.admit(record_of("worker", 2, 10))
+    driver.machine._context.health.score = driver.machine.config.local_health_max
+    driver.run(until=60.0)
+    times = {change.kind: time for time, change in driver.changes}
     waited_s = times[MembershipEventType.REMOVED] - times[MembershipEventType.REACHABILITY]
-    assert waited_s >= ear.machine.config.confirmed_failure_timeout_s
+    assert waited_s >= driver.machine.config.confirmed_failure_timeout_s
 
 
 def test_connection_is_made_before_it_is_lost() -> None:

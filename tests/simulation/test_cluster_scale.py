@@ -24,7 +24,7 @@ def reports() -> dict[int, Report]:
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_all_learn_soon_who_comes_and_goes(reports: dict[int, Report], size: int) -> None:
+def test_all_members_learn_of_joins_and_leaves(reports: dict[int, Report], size: int) -> None:
     report = reports[size]
     config = MembershipConfig()
 
@@ -45,7 +45,7 @@ def test_load_of_a_node_does_not_grow(reports: dict[int, Report]) -> None:
     assert 2 <= large.packets_per_s * config.probe_interval_s <= 4
 
 
-def test_nobody_is_suspected_for_lost_datagrams_and_short_pauses() -> None:
+def test_lost_datagrams_and_short_pauses_cause_no_suspicion() -> None:
     assert count_false_suspicions(SMALL, CALM_S) == 0
 
 

@@ -57,7 +57,7 @@ def fail_at_seed_3(error: Exception) -> Callable[[Simulation], None]:
     [
         (KeyError("planted"), 127, "crash"),
         (LivenessFailure("planted"), 128, "liveness"),
-        (SafetyFailure("planted"), 129, "correctness"),
+        (SafetyFailure("planted"), 129, "safety"),
     ],
 )
 def test_failure_tells_how_to_see_it_again(

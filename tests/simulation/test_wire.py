@@ -41,7 +41,7 @@ def plant_early_expiry(take: Any, pending: DeadlineMap[object], now: float) -> A
 
 
 @BUGS.replace(Heartbeats, "tick", LIVENESS, 17)
-def plant_endless_patience(
+def plant_endless_timeout(
     tick: Any, self: Heartbeats, now: float, last_read: float, last_write: float
 ) -> None:
     tick(self, now, now, last_write)
@@ -63,7 +63,7 @@ def plant_no_heartbeats(init: Any, self: PingHeartbeats, *settings: float) -> No
 
 
 @BUGS.replace(Version3Codec, "encode_reply", CORRECTNESS, 0)
-def plant_second_answer(
+def plant_second_reply(
     encode: Any, self: Version3Codec, out: list[bytes], id: int, *more: object
 ) -> None:
     for _ in range(2):

@@ -23,7 +23,7 @@ from tests.support.cluster.nodes import (
     QUICK,
     Node,
     all_know,
-    both_ways,
+    both_transports,
     make_node,
     running_cluster,
     running_node,
@@ -39,7 +39,7 @@ from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, disturbed_zookeep
 
 
 @pytest.mark.parametrize("names", ["a b", "a b c d e"])
-@both_ways
+@both_transports
 async def test_nodes_find_each_other(names: str, datagrams: bool) -> None:
     async with nothing_left(), running_cluster(names, datagrams=datagrams) as nodes:
         for node in nodes:
@@ -74,7 +74,7 @@ async def test_all_start_at_once_with_one_list() -> None:
         await asyncio.gather(*(node.agent.stop() for node in nodes))
 
 
-async def test_node_whose_contact_is_away_goes_on_alone_and_finds_it_later() -> None:
+async def test_node_with_an_unreachable_seed_starts_alone_and_joins_later() -> None:
     later = unused_address()
     async with running_node("early", later, config=QUICK) as early:
         assert early.names == {"early"}
@@ -180,7 +180,7 @@ async def test_properties_are_seen_changed_and_removed() -> None:
             assert d.see("a").properties == {"zone": "south", "load": "3"}
 
 
-@both_ways
+@both_transports
 async def test_large_properties(datagrams: bool) -> None:
     large = {f"key {number}": "ä" * 1_000 for number in range(8)}
     async with running_cluster("a b c", datagrams=datagrams) as (a, b, c):
@@ -299,7 +299,7 @@ async def test_agent_starts_once_on_a_service_that_runs() -> None:
         await a.until_knows()
 
 
-@both_ways
+@both_transports
 async def test_second_agent_on_a_service_does_not_harm_the_first(datagrams: bool) -> None:
     async with running_cluster("a b", datagrams=datagrams) as (a, b):
         with pytest.raises(UsageError, match="service 'a' has an agent already"):
@@ -338,7 +338,7 @@ async def test_stop_is_idempotent_and_ends_waiting() -> None:
         assert service.address.port not in udp_ports()
 
 
-async def test_stop_is_bounded_when_nobody_takes_the_goodbye() -> None:
+async def test_stop_takes_bounded_time_without_a_reachable_peer() -> None:
     """The others have crashed, or the own service has stopped."""
     async with nothing_left(), running_cluster("a b c", config=QUICK) as (a, b, c):
         await b.service.stop()
@@ -404,7 +404,7 @@ async def test_stop_during_start_ends_both() -> None:
         assert done
 
 
-async def test_log_tells_who_joined(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_lists_the_members_after_the_join(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "postroad.cluster")
     async with running_cluster("a b") as (a, b):
         assert "a joined the cluster; members: a\n" in caplog.text

@@ -33,10 +33,10 @@ from tests.support.cluster.nodes import (
     QUICK,
     Node,
     all_know,
+    request_full_state,
     running_cluster,
     running_node,
     running_service,
-    spy_out,
 )
 from tests.support.deadlines import eventually
 from tests.support.net.peers import LOOPBACK
@@ -81,7 +81,7 @@ def refused(node: Node, reason: str) -> int:
     return node.agent.statistics().counters.rejected.get(reason, 0)
 
 
-def datagrams_refused(node: Node) -> int:
+def datagrams_rejected(node: Node) -> int:
     assert node.agent.datagram_service is not None
     return node.agent.datagram_service.statistics().refused
 
@@ -91,7 +91,7 @@ async def attacked_cluster() -> AsyncIterator[tuple[list[Node], Attacker]]:
     """Afterwards all are still members, the same processes, and have never been removed."""
     async with running_cluster("a b c", config=QUICK) as nodes:
         processes = [node.agent.local_member.instance for node in nodes]
-        with attacker(await spy_out(nodes[0])) as enemy:
+        with attacker(await request_full_state(nodes[0])) as enemy:
             yield nodes, enemy
         for node in nodes:
             # News still travel, so nobody is deaf or dumb.
@@ -133,23 +133,23 @@ GARBAGE_PACKETS = [
 ]
 
 
-async def test_garbage_is_refused_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+async def test_garbage_is_rejected_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     async with attacked_cluster() as (nodes, enemy):
         for node in nodes:
             for number, data in enumerate(GARBAGE_DATAGRAMS, 1):
                 enemy.throw(node, data)
-                await eventually(partial(is_refused, datagrams_refused, node, number))
+                await eventually(partial(is_rejected, datagrams_rejected, node, number))
             for number, payload in enumerate(GARBAGE_PACKETS, 1):
                 enemy.say(node, payload)
-                await eventually(partial(is_refused, packets_refused, node, number))
+                await eventually(partial(is_rejected, packets_rejected, node, number))
     assert " rejected: " in caplog.text
 
 
-def is_refused(count: Callable[[Node], int], node: Node, expected: int) -> bool:
+def is_rejected(count: Callable[[Node], int], node: Node, expected: int) -> bool:
     return count(node) == expected
 
 
-def packets_refused(node: Node) -> int:
+def packets_rejected(node: Node) -> int:
     return refused(node, "malformed packet")
 
 
@@ -160,7 +160,7 @@ async def test_datagrams_of_another_cluster(caplog: pytest.LogCaptureFixture) ->
             "b", state=MemberState.DEAD, incarnation=b.agent.local_member.incarnation + 9
         )
         enemy.say(a, GossipPacket(records=[death]), cluster="another")
-        await eventually(lambda: datagrams_refused(a) == 1)
+        await eventually(lambda: datagrams_rejected(a) == 1)
         assert a.see("b").is_reachable
     assert "datagram of another cluster" in caplog.text
 
@@ -177,10 +177,10 @@ async def test_flood(caplog: pytest.LogCaptureFixture) -> None:
                 enemy.say(a, data)
             if number % 100 == 0:
                 # More at once would be dropped by the kernel, and would test nothing.
-                while datagrams_refused(a) + refused(a, "malformed packet") < number:  # noqa: ASYNC110
+                while datagrams_rejected(a) + refused(a, "malformed packet") < number:  # noqa: ASYNC110
                     await asyncio.sleep(0)
-        assert datagrams_refused(a) == refused(a, "malformed packet") == 2_500
-        # Told, but not five thousand times.
+        assert datagrams_rejected(a) == refused(a, "malformed packet") == 2_500
+        # Recorder, but not five thousand times.
         lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
         assert 0 < len(lines) < 50
 
@@ -221,7 +221,7 @@ async def test_forged_death_of_the_receiver() -> None:
         await eventually(lambda: a.agent.local_member.incarnation > before)
 
 
-async def test_forged_farewell() -> None:
+async def test_forged_leave() -> None:
     async with attacked_cluster() as (nodes, enemy):
         a, b, _c = nodes
         for secret in (b"", b"guess", bytes(64)):
@@ -286,17 +286,17 @@ IMPOSSIBLE_RECORDS: list[dict[str, object]] = [
 ]
 
 
-async def test_impossible_record_is_refused() -> None:
+async def test_impossible_record_is_rejected() -> None:
     async with attacked_cluster() as (nodes, enemy):
         a = nodes[0]
         enemy.say(a, GossipPacket(records=[enemy.forge("b", incarnation=(1 << 62) - 1)]))
         await eventually(lambda: refused(a, "incarnation out of range") == 1)
         for number, changes in enumerate(IMPOSSIBLE_RECORDS, 1):
             enemy.say(a, GossipPacket(records=[enemy.forge("b", **changes)]))
-            await eventually(partial(is_refused, records_refused, a, number), str(changes)[:50])
+            await eventually(partial(is_rejected, records_rejected, a, number), str(changes)[:50])
 
 
-def records_refused(node: Node) -> int:
+def records_rejected(node: Node) -> int:
     return refused(node, "malformed record")
 
 

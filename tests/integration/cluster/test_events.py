@@ -126,7 +126,7 @@ async def test_reader_may_stop_reading() -> None:
         assert [event.member.properties["n"] for event in await collect_from(stream)] == ["1"]
 
 
-async def test_own_changes_are_told_too() -> None:
+async def test_local_changes_are_published() -> None:
     async with running_node("a") as a:
         a.agent.set_properties({"n": "1"})
         a.agent.set_properties({"n": "1"})
@@ -136,7 +136,7 @@ async def test_own_changes_are_told_too() -> None:
         assert {change.kind for change in a.changes} == {MembershipEventType.METADATA}
 
 
-async def test_failing_listener_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_listener_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[MembershipEvent] = []
 
     def fail(change: MembershipEvent) -> None:
@@ -161,7 +161,7 @@ async def test_failing_listener_disturbs_nobody(caplog: pytest.LogCaptureFixture
             assert len(calls) == 1
 
 
-async def test_listener_may_cause_changes_and_all_hear_them_in_order() -> None:
+async def test_events_caused_by_a_listener_keep_their_order() -> None:
     async with running_service("a") as service:
         node = make_node(service)
 
@@ -184,7 +184,7 @@ async def test_listener_may_cause_changes_and_all_hear_them_in_order() -> None:
         assert later[:2] == reported
 
 
-async def test_slow_reader_is_told_that_it_missed_something(
+async def test_slow_reader_gets_an_error_for_missed_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(events, "_UNREAD_MAX", 1_000)

@@ -6,10 +6,16 @@ import pytest
 
 from postroad.cluster import MembershipEventType, MemberState
 from postroad.net import Address
-from tests.support.cluster.nodes import QUICK, all_know, both_ways, running_cluster, running_node
+from tests.support.cluster.nodes import (
+    QUICK,
+    all_know,
+    both_transports,
+    running_cluster,
+    running_node,
+)
 
 
-@both_ways
+@both_transports
 async def test_leaving_is_seen_at_once_by_all(datagrams: bool) -> None:
     async with running_cluster("a b c d e", datagrams=datagrams) as nodes:
         *others, leaver = nodes
@@ -21,7 +27,7 @@ async def test_leaving_is_seen_at_once_by_all(datagrams: bool) -> None:
             assert not node.reported(MembershipEventType.REACHABILITY)
 
 
-@both_ways
+@both_transports
 async def test_crash_is_noticed(datagrams: bool) -> None:
     async with running_cluster("a b c d", config=QUICK, datagrams=datagrams) as nodes:
         *others, lost = nodes

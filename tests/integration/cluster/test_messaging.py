@@ -19,7 +19,7 @@ from tests.support.cluster.nodes import (
     Inbox,
     Node,
     all_know,
-    both_ways,
+    both_transports,
     running_cluster,
     running_node,
     running_service,
@@ -120,7 +120,7 @@ async def test_unreliable_goes_by_datagram_and_reliable_does_not() -> None:
         assert (received, streamed) == ([b"quick"], [b"sure"])
 
 
-@both_ways
+@both_transports
 @pytest.mark.parametrize("reliable", [True, False], ids=["reliable", "unreliable"])
 async def test_unicast_multicast_and_broadcast_reach_whom_they_should(
     datagrams: bool, reliable: bool
@@ -186,7 +186,7 @@ async def test_unsubscribe() -> None:
         assert b.agent.datagram_service is not None
         await eventually(lambda: b.agent.datagram_service.statistics().unhandled == 1)  # type: ignore[union-attr]
         await eventually(lambda: b.service.statistics().no_handler == 1)
-        assert len(inbox.letters) == 1
+        assert len(inbox.messages) == 1
         again = Inbox(b)
         await a.communication.send("b", "note", b"4")
         await again.until((b"4", "a"))
@@ -196,7 +196,7 @@ async def test_unsubscribe() -> None:
 
 
 @pytest.mark.parametrize("speech", SPEECHES, ids=str)
-@both_ways
+@both_transports
 async def test_every_version_and_profile(speech: Speech, datagrams: bool) -> None:
     """Older ones tell no name, so that the sender is known by its address."""
     async with running_cluster("a b c", protocol=speech.protocol, datagrams=datagrams) as nodes:

@@ -27,12 +27,12 @@ from tests.support.cluster.nodes import (
     QUICK,
     Inbox,
     all_know,
-    both_ways,
+    both_transports,
     failure,
+    request_full_state,
     running_cluster,
     running_node,
     running_service,
-    spy_out,
 )
 from tests.support.deadlines import eventually
 from tests.support.net.peers import stays
@@ -79,7 +79,7 @@ async def test_sender_that_is_no_member(caplog: pytest.LogCaptureFixture) -> Non
         assert f"sender {unknown_node.address} is not a known cluster member" in str(refused.value)
         await unknown_node.send(b.address, "note", b"2")
         await eventually(lambda: b.communication.statistics().unknown_senders == 2)
-        assert (calls, inbox.letters) == ([], [])
+        assert (calls, inbox.messages) == ([], [])
         assert b.names == {"a", "b"}
     assert "is not a known cluster member" in caplog.text
 
@@ -95,7 +95,7 @@ async def test_member_that_is_not_known_to_the_receiver() -> None:
     ):
         await all_know([a, c])
         a.communication.serve("who", lambda _message, member: member.name.encode())
-        records = await spy_out(a)
+        records = await request_full_state(a)
         await herald.send(b.address, SUBJECT, encode_packet(GossipPacket(records=[records["a"]])))
         await b.until_knows("a")
         error = await failure(b.communication.request("a", "who", b""), MemberNotFoundError)
@@ -123,7 +123,7 @@ async def test_suspected_member_is_still_reached() -> None:
 # Somebody else at the address.
 
 
-@both_ways
+@both_transports
 async def test_another_node_at_the_address(datagrams: bool) -> None:
     async with running_cluster("a b", datagrams=datagrams) as (a, b):
         await b.crash()
@@ -152,7 +152,7 @@ async def test_another_member_at_the_address_of_one_that_crashed() -> None:
                 await a.communication.request("b", "secret", b"1")
             await a.until_removed("b")
             assert a.see("c").is_reachable
-            assert got.letters == []
+            assert got.messages == []
 
 
 # Failing handlers and messages nobody can read.

@@ -19,7 +19,7 @@ from tests.support.cluster.nodes import (
     QUICK,
     Node,
     all_know,
-    both_ways,
+    both_transports,
     make_node,
     running_cluster,
     running_node,
@@ -56,7 +56,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> str:
     )
 
 
-async def expect_refused(
+async def expect_rejected(
     holder: Node, contact: Node, caplog: pytest.LogCaptureFixture, datagrams: bool
 ) -> None:
     """A second node of the holder's name does not come in, and both sides say so."""
@@ -77,16 +77,16 @@ async def expect_refused(
     assert str(service.address) in warnings_of(caplog)
 
 
-@both_ways
+@both_transports
 @pytest.mark.parametrize("asks_holder", [True, False], ids=["asks holder", "asks another"])
-async def test_second_node_of_a_name_is_refused(
+async def test_second_node_of_a_name_is_rejected(
     datagrams: bool, asks_holder: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_cluster("holder a b", datagrams=datagrams) as nodes:
         holder, a, _ = nodes
         before = [list(node.changes) for node in nodes]
         instance = holder.agent.local_member.instance
-        await expect_refused(holder, holder if asks_holder else a, caplog, datagrams)
+        await expect_rejected(holder, holder if asks_holder else a, caplog, datagrams)
         # Others had a chance to hear of it, had it been told.
         holder.agent.set_properties({"still": "here"})
         for node, changes in zip(nodes, before, strict=True):
@@ -95,9 +95,9 @@ async def test_second_node_of_a_name_is_refused(
             assert len(node.changes) == len(changes) + 1
 
 
-async def test_second_node_is_refused_by_a_lone_holder(caplog: pytest.LogCaptureFixture) -> None:
+async def test_second_node_is_rejected_by_a_lone_holder(caplog: pytest.LogCaptureFixture) -> None:
     async with running_node("holder") as holder:
-        await expect_refused(holder, holder, caplog, datagrams=True)
+        await expect_rejected(holder, holder, caplog, datagrams=True)
         assert holder.names == {"holder"}
         assert holder.changes == []
 
@@ -144,8 +144,8 @@ async def read_to_end(agent: ClusterAgent) -> list[MembershipEvent]:
     return [change async for change in agent.events()]
 
 
-@both_ways
-async def test_of_two_halves_that_meet_the_elder_keeps_the_name(
+@both_transports
+async def test_earlier_process_keeps_the_name_after_a_partition(
     datagrams: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with two_halves(datagrams=datagrams, with_others=True) as (elder, younger, a, b):
@@ -162,13 +162,15 @@ async def test_of_two_halves_that_meet_the_elder_keeps_the_name(
         assert f"node name 'twin' is taken by the live node at {elder.address}" in caplog.text
 
 
-@both_ways
-@pytest.mark.parametrize("who_looks", ["younger", "both"])
-async def test_two_lone_nodes_of_one_name_meet(datagrams: bool, who_looks: str) -> None:
+@both_transports
+@pytest.mark.parametrize("observer", ["younger", "both"])
+async def test_two_lone_nodes_of_one_name_resolve_the_conflict(
+    datagrams: bool, observer: str
+) -> None:
     async with two_halves(datagrams=datagrams, with_others=False) as (elder, younger):
-        if who_looks != "younger":
+        if observer != "younger":
             introduce(elder, younger)
-        if who_looks != "elder":
+        if observer != "elder":
             introduce(younger, elder)
         with pytest.raises(NameConflictError, match=str(elder.address)):
             await asyncio.wait_for(younger.agent.wait_closed(), 10)
@@ -176,7 +178,7 @@ async def test_two_lone_nodes_of_one_name_meet(datagrams: bool, who_looks: str) 
         assert elder.names == {"twin"}
 
 
-@both_ways
+@both_transports
 async def test_of_many_started_together_no_two_stay(datagrams: bool) -> None:
     """Whoever gives way is told. It may be all of them: nobody held the name."""
     async with (

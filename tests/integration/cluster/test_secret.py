@@ -23,7 +23,7 @@ from tests.support.cluster.nodes import (
     QUICK,
     Inbox,
     all_know,
-    both_ways,
+    both_transports,
     make_node,
     running_cluster,
     running_node,
@@ -35,8 +35,8 @@ SECRET = "correct horse battery staple"
 OTHER = "another secret of some length"
 
 
-@both_ways
-async def test_those_who_know_it_are_a_cluster(datagrams: bool) -> None:
+@both_transports
+async def test_nodes_with_the_secret_form_a_cluster(datagrams: bool) -> None:
     async with running_cluster("a b c", secret=SECRET, datagrams=datagrams) as nodes:
         a, b, c = nodes
         a.agent.set_properties({"role": "core"})
@@ -59,7 +59,7 @@ async def test_a_crash_and_a_return_at_the_same_address_are_noticed() -> None:
 
 
 @pytest.mark.parametrize("secret", [None, OTHER])
-async def test_a_stranger_stays_alone_and_is_told_why(
+async def test_node_without_the_secret_stays_alone_and_logs_why(
     secret: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
@@ -72,7 +72,7 @@ async def test_a_stranger_stays_alone_and_is_told_why(
     assert SECRET not in caplog.text
 
 
-async def test_datagrams_of_a_stranger_change_nothing() -> None:
+async def test_datagrams_of_an_unknown_sender_change_nothing() -> None:
     async with running_cluster("a b", secret=SECRET, config=QUICK) as (a, b):
         forged = MemberRecord(
             "ghost", 7, "127.0.0.1", 9, 1, MemberState.ALIVE, 0, leave_digest(b"x"), {}
@@ -98,7 +98,7 @@ async def test_datagrams_of_a_stranger_change_nothing() -> None:
         assert a.agent.statistics().counters.rejected == received
 
 
-async def test_a_second_node_of_a_name_is_refused_loudly() -> None:
+async def test_second_node_of_a_name_is_rejected_with_an_error() -> None:
     async with running_cluster("a b", secret=SECRET, config=QUICK) as (a, b):
         async with running_service("b", secret=SECRET) as service:
             with pytest.raises(NameConflictError, match="'b'"):

@@ -58,7 +58,7 @@ async def test_no_datagram_socket_is_opened(authority: Authority) -> None:
             assert node.address.port not in udp_ports()
 
 
-async def test_datagrams_are_refused(authority: Authority) -> None:
+async def test_datagrams_are_rejected(authority: Authority) -> None:
     async with running_service("a", tls=authority.tls("a")) as service:
         with pytest.raises(ConfigError, match="would bypass TLS"):
             ClusterAgent(service, datagrams=True)
@@ -101,7 +101,7 @@ async def test_messages(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("asks_holder", [True, False], ids=["asks holder", "asks another"])
-async def test_second_node_of_a_name_is_refused(
+async def test_second_node_of_a_name_is_rejected(
     authority: Authority, asks_holder: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
@@ -116,7 +116,9 @@ async def test_second_node_of_a_name_is_refused(
         await all_know([a, b, c])
 
 
-async def test_strangers_stay_outside(authority: Authority, tmp_path: Path) -> None:
+async def test_nodes_without_a_certificate_cannot_join(
+    authority: Authority, tmp_path: Path
+) -> None:
     other = Authority(tmp_path / "two")
     async with (
         secure_cluster(authority) as (a, b, c),

@@ -9,7 +9,7 @@ import pytest
 
 from postroad.cluster import ClusterTopics, Member
 from postroad.core.errors import ConfigError, ConnectError, ConnectionClosedError
-from tests.support.cluster.nodes import Node, both_ways, running_cluster, running_node
+from tests.support.cluster.nodes import Node, both_transports, running_cluster, running_node
 from tests.support.deadlines import eventually
 from tests.support.net.peers import stays
 
@@ -41,7 +41,7 @@ async def until_subscribed(node: Node, topic: str, *names: str) -> None:
     )
 
 
-@both_ways
+@both_transports
 async def test_publish_reaches_all_subscribers(datagrams: bool) -> None:
     async with running_cluster("a b c", datagrams=datagrams) as nodes:
         a, b, c = (ClusterTopics(node.communication) for node in nodes)
@@ -137,7 +137,7 @@ async def test_unsubscribe() -> None:
         await eventually(lambda: first.messages == [(b"4", "a")])
 
 
-async def test_subscriber_that_crashed_is_told_to_the_publisher() -> None:
+async def test_publish_reports_a_crashed_subscriber() -> None:
     async with running_cluster("a b") as (a, b):
         ClusterTopics(b.communication).subscribe("prices", Reader())
         await until_subscribed(a, "prices", "b")

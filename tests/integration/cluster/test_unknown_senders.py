@@ -34,9 +34,9 @@ from tests.support.cluster.nodes import (
     QUICK,
     Node,
     all_know,
+    request_full_state,
     running_cluster,
     running_node,
-    spy_out,
 )
 from tests.support.deadlines import eventually
 from tests.support.net.peers import LOOPBACK, stays
@@ -139,7 +139,7 @@ def forge(name: str, number: int = 0, *, port: int = 1, incarnation: int = 1 << 
 
 
 @pytest.mark.parametrize("way", ["stranger", "namesake", "record", "caller"])
-async def test_nobody_leaves_because_a_stranger_says_its_name(
+async def test_member_does_not_leave_for_an_unknown_sender_with_its_name(
     way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
@@ -169,7 +169,7 @@ async def test_nobody_leaves_because_a_stranger_says_its_name(
         assert all(node.see("victim").instance == local.instance for node in nodes)
 
 
-async def test_a_stranger_does_not_keep_a_node_from_joining() -> None:
+async def test_unknown_sender_does_not_block_a_join() -> None:
     place = unused_address()
     async with running_node("a", config=QUICK) as a, rogue_of("b") as rogue:
         is_over = False
@@ -203,7 +203,7 @@ async def test_a_stranger_does_not_keep_a_node_from_joining() -> None:
     ],
     ids=lambda packet: str(packet)[:40],
 )
-async def test_answers_go_to_where_the_question_came_from_and_are_no_longer(
+async def test_reply_goes_to_the_source_and_is_not_longer_than_the_request(
     packet: MembershipPacket,
 ) -> None:
     large = {"text": "x" * 500}
@@ -218,9 +218,9 @@ async def test_answers_go_to_where_the_question_came_from_and_are_no_longer(
         rogue.say(a.address, GossipPacket(records=[forge("rumour", 5)]), port=victim.port)
         # Datagrams between two sockets of one machine keep their order: this answer is the last.
         rogue.say(a.address, ProbePacket(nonce=2, name="x", instance=7, padding=bytes(200)))
-        await eventually(lambda: any(map(_is_last_answer, rogue.received)))
+        await eventually(lambda: any(map(_is_last_reply, rogue.received)))
         answered = [
-            data for data in rogue.received if not (_is_candidate(data) or _is_last_answer(data))
+            data for data in rogue.received if not (_is_candidate(data) or _is_last_reply(data))
         ]
         assert sum(map(len, answered)) <= 2 * bytes_sent
         assert victim.received == [], "nobody answers where nobody asked from"
@@ -237,7 +237,7 @@ def _is_candidate(data: bytes) -> bool:
     return isinstance(_packet_of(data), ProbePacket)
 
 
-def _is_last_answer(data: bytes) -> bool:
+def _is_last_reply(data: bytes) -> bool:
     packet = _packet_of(data)
     return isinstance(packet, ProbeAckPacket) and packet.nonce == 2
 
@@ -255,7 +255,7 @@ async def flood(target: Node, count: int = 5_000) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_flood_of_forged_records_fills_nothing_and_keeps_nobody_out() -> None:
+async def test_flood_of_forged_records_fills_no_table_and_blocks_no_join() -> None:
     async with running_cluster("a b") as (a, b):
         await flood(a)
         async with running_node("late", a) as late:
@@ -265,7 +265,7 @@ async def test_a_flood_of_forged_records_fills_nothing_and_keeps_nobody_out() ->
         assert counters.packets_received >= 100
 
 
-async def test_a_member_that_tells_of_thousands_keeps_nobody_out() -> None:
+async def test_member_reporting_thousands_of_nodes_blocks_no_join() -> None:
     async with running_cluster("a b rogue", config=QUICK) as (a, b, rogue):
         ghosts = [forge(f"ghost-{number}", number) for number in range(4_900)]
         news = encode_packet(GossipPacket(records=ghosts))
@@ -273,7 +273,7 @@ async def test_a_member_that_tells_of_thousands_keeps_nobody_out() -> None:
             await rogue.service.request(node.address, SUBJECT, news)
         async with running_node("late", a, config=QUICK) as late:
             await all_know([a, b, rogue, late])
-        assert set(await spy_out(a)) <= {"a", "b", "rogue", "late"}
+        assert set(await request_full_state(a)) <= {"a", "b", "rogue", "late"}
 
 
 # Listeners.

@@ -14,7 +14,7 @@ from kazoo.security import make_digest_acl
 
 from postroad.cluster.discovery import ZooKeeperDiscovery
 from postroad.core import Address
-from tests.support.cluster.discovery_behaviour import OTHER, OWN, THIRD, Told
+from tests.support.cluster.discovery_behaviour import OTHER, OWN, THIRD, Recorder
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.raw_peers import holds_for
 from tests.support.servers.zookeeper import (
@@ -58,8 +58,8 @@ def make_discovery(server: ZooKeeperServer, root: str, **options: Any) -> ZooKee
 @asynccontextmanager
 async def running(
     discovery: ZooKeeperDiscovery, name: str = "own", address: Address = OWN
-) -> AsyncIterator[Told]:
-    reported = Told()
+) -> AsyncIterator[Recorder]:
+    reported = Recorder()
     await discovery.start(name, address, reported)
     try:
         yield reported
@@ -87,7 +87,7 @@ async def test_clusters_do_not_see_each_other(server: ZooKeeperServer, root: str
     names = ("a", "a/members", "..", "")
     clusters = [ZooKeeperDiscovery(server.hosts, name, root) for name in names]
     for number, discovery in enumerate(clusters):
-        reported = Told()
+        reported = Recorder()
         await discovery.start("..", Address("127.0.0.1", 7100 + number), reported)
         assert reported.calls == [frozenset()]
     for discovery in clusters:
@@ -106,7 +106,7 @@ async def test_everything_can_be_kept_below_a_path(
         await eventually(lambda: discovery.statistics().seeds == 1, "the event has a path")
 
 
-async def test_a_changed_address_is_told(
+async def test_changed_address_is_reported(
     server: ZooKeeperServer, client: Any, root: str, members: str
 ) -> None:
     client.create(f"{members}/other", entry(OTHER), makepath=True)
@@ -140,7 +140,7 @@ async def test_garbage_is_skipped(
         await reported.until(OTHER, THIRD)
 
 
-async def test_two_nodes_with_one_name_and_address_do_not_take_turns(
+async def test_two_nodes_with_one_registration_do_not_replace_each_other_forever(
     server: ZooKeeperServer, root: str
 ) -> None:
     first, second = make_discovery(server, root), make_discovery(server, root)
@@ -152,7 +152,7 @@ async def test_two_nodes_with_one_name_and_address_do_not_take_turns(
         assert total <= 4
 
 
-async def test_access_that_is_refused_is_told_and_granted_with_credentials(
+async def test_denied_access_is_reported_and_granted_with_credentials(
     server: ZooKeeperServer, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     auth = [("digest", "clearing:secret")]
@@ -171,7 +171,7 @@ async def test_access_that_is_refused_is_told_and_granted_with_credentials(
 
 
 @pytest.mark.slow
-async def test_credentials_of_an_unknown_kind_are_told(
+async def test_credentials_of_an_unknown_scheme_are_reported(
     server: ZooKeeperServer, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     discovery = make_discovery(server, root, auth=[("nonsense", "x")])
@@ -200,7 +200,7 @@ async def test_server_that_accepts_and_says_nothing_is_not_waited_for() -> None:
         silent = ZooKeeperDiscovery(
             f"{host}:{port}", CLUSTER, connect_timeout_s=0.5, request_timeout_s=0.5
         )
-        reported = Told()
+        reported = Recorder()
         async with asyncio.timeout(DEADLINE_S):
             await silent.start("own", OWN, reported)
             assert reported.calls == [frozenset()]
@@ -219,14 +219,14 @@ async def test_server_that_speaks_nonsense_is_tried_again() -> None:
         odd = ZooKeeperDiscovery(
             str(Address(host, port)), CLUSTER, connect_timeout_s=0.5, request_timeout_s=0.5
         )
-        await odd.start("own", OWN, Told())
+        await odd.start("own", OWN, Recorder())
         await eventually(lambda: odd.statistics().failures > 1, "it is tried again")
         await odd.stop()
 
 
 async def test_hosts_that_do_not_resolve_are_tried_again() -> None:
     lost = ZooKeeperDiscovery("no-such-host.invalid:2181", CLUSTER, connect_timeout_s=0.2)
-    await lost.start("own", OWN, Told())
+    await lost.start("own", OWN, Recorder())
     await eventually(lambda: lost.statistics().failures > 2, "it is tried again")
     assert "no-such-host.invalid" in lost.statistics().last_error
     await lost.stop()

@@ -22,7 +22,7 @@ class Watch(Protocol):
     def on_joined(self, process: Process) -> None:
         """It takes part from now on."""
 
-    def on_name_taken(self, process: Process, error: NameConflictError) -> None:
+    def on_name_lost(self, process: Process, error: NameConflictError) -> None:
         """It has to go, because another has its name."""
 
 
@@ -100,7 +100,7 @@ class Process:
                     watch.on_joined(self)
                     await self.agent.wait_closed()
             except NameConflictError as error:
-                watch.on_name_taken(self, error)
+                watch.on_name_lost(self, error)
 
     async def change_properties(self, changes: Mapping[str, str | None]) -> None:
         if self.agent is not None and self.is_member:

@@ -134,7 +134,7 @@ class Views:
                 f"{process} joined although {holder} has its name and could be reached",
             )
 
-    def on_name_taken(self, process: Process, error: NameConflictError) -> None:
+    def on_name_lost(self, process: Process, error: NameConflictError) -> None:
         self._sim.log.add(process.node.name, "yields", str(error))
         longest_ago = self._sim.now - ANSWER_S
         require(

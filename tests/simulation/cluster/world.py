@@ -116,7 +116,7 @@ class World:
     def _divide(self, fault: PlannedFault) -> None:
         self._part(fault, one_way=False)
 
-    def _close_way(self, fault: PlannedFault) -> None:
+    def _close_link(self, fault: PlannedFault) -> None:
         self._part(fault, one_way=True)
 
     def _part(self, fault: PlannedFault, *, one_way: bool) -> None:
@@ -217,7 +217,7 @@ class World:
 
 _BEGIN: dict[Fault, Callable[[World, PlannedFault], None]] = {
     Fault.PARTITION: World._divide,
-    Fault.ONE_WAY: World._close_way,
+    Fault.ONE_WAY: World._close_link,
     Fault.KILL: World._kill,
     Fault.POWER: World._cut_power,
     Fault.LEAVE: World._leave,

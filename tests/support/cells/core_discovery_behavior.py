@@ -16,7 +16,7 @@ from postroad.cells.addresses import DomainInfo
 from postroad.cells.core_discovery import CoreDiscovery, CoreLocation
 from postroad.core import Address
 from postroad.core.errors import ConfigError
-from tests.support.cluster.discovery_behaviour import SearchBehaviour
+from tests.support.cluster.discovery_behaviour import BackgroundDiscoveryBehaviour
 from tests.support.deadlines import DEADLINE_S, eventually
 
 
@@ -36,13 +36,13 @@ class Site(NamedTuple):
         listener: Callable[[Any], None] | None = None,
         role: Role = Role.SATELLITE,
         zone: str | None = None,
-    ) -> Told:
-        told = Told()
+    ) -> Recorder:
+        told = Recorder()
         domain = DomainInfo(self.name, role, zone)
         await self.locations.start(domain, self.endpoints, listener or told)
         return told
 
-    async def start_core(self, zone: str | None = None) -> Told:
+    async def start_core(self, zone: str | None = None) -> Recorder:
         return await self.start(role=Role.CORE, zone=zone)
 
     def location(self, zone: str | None = None) -> CoreLocation:
@@ -73,7 +73,7 @@ class ChangingSource(Source, Protocol):
         """Make the source forget a core that was put."""
 
 
-class Told:
+class Recorder:
     """Remembers what was told."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def by_name(*cores: CoreLocation) -> dict[str, CoreLocation]:
     return {core.name: core for core in cores}
 
 
-class LocationsBehaviour(SearchBehaviour):
+class LocationsBehaviour(BackgroundDiscoveryBehaviour):
     """For everybody."""
 
     finds = "cores"
@@ -244,7 +244,7 @@ class ChangingLocationsBehaviour(LocationsBehaviour):
         await told.until(other, mended)
         await satellite.locations.stop()
 
-    async def test_nothing_is_told_after_stop(self, source: ChangingSource) -> None:
+    async def test_nothing_is_published_after_stop(self, source: ChangingSource) -> None:
         stopped, witness = await source.site("S1"), await source.site("S2")
         told, seen = await stopped.start(), await witness.start()
         await stopped.locations.stop()

@@ -1,6 +1,6 @@
-"""What every discovery does, whatever it asks. Each kind inherits this suite.
+"""The behaviour of every discovery; the tests of each kind inherit this suite.
 
-A kind brings two sources: one that answers, and one that is away until it comes back.
+A kind provides two sources: one that replies, and one that is unreachable at first.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ THIRD = Address("127.0.0.1", 7003)
 
 
 class Source(Protocol):
-    """Where one kind of discovery looks."""
+    """The source of one kind of discovery."""
 
     def discovery(self) -> Discovery:
-        """A discovery that asks this source."""
+        """Return a discovery that queries this source."""
 
     async def put(self, address: Address) -> None:
-        """Make an address known to the source."""
+        """Add an address."""
 
 
 class ChangingSource(Source, Protocol):
-    """A source whose answers change."""
+    """A source whose addresses change."""
 
     async def remove(self, address: Address) -> None:
-        """Make the source forget an address."""
+        """Remove an address."""
 
 
 class AbsentSource(ChangingSource, Protocol):
-    """A source that does not answer yet."""
+    """A source that is unreachable at first."""
 
     async def come_back(self) -> None:
-        """Make it answer."""
+        """Make it reachable."""
 
 
-class Told:
-    """Remembers what a discovery told."""
+class Recorder:
+    """Records the results that a discovery publishes."""
 
     def __init__(self) -> None:
         self.calls: list[frozenset[Address]] = []
@@ -57,35 +57,35 @@ class Told:
         self.calls.append(seeds)
 
     async def until(self, *expected: Address, timeout_s: float = DEADLINE_S) -> None:
-        """Return when exactly these are the seeds told last."""
+        """Return when exactly these seeds were published last."""
         addresses = frozenset(expected)
         await eventually(
             lambda: self.calls and self.calls[-1] == addresses, f"seeds {expected}", timeout_s
         )
 
 
-async def started(discovery: Discovery, name: str = "own", address: Address = OWN) -> Told:
-    reported = Told()
+async def started(discovery: Discovery, name: str = "own", address: Address = OWN) -> Recorder:
+    reported = Recorder()
     await discovery.start(name, address, reported)
     return reported
 
 
 class Search(Protocol):
-    """A discovery, or locations of cores, and what it is started with."""
+    """A discovery of seeds or cores, with the arguments of its start."""
 
     @property
     def search(self) -> Any:
-        """It itself."""
+        """The discovery."""
 
     async def start(self, listener: Callable[[Any], None] | None = None) -> Any:
-        """Start it; gives what remembers all that it tells, if there is no other listener."""
+        """Start it; return a recorder of its results, unless a listener is passed."""
 
 
-class SearchBehaviour:
-    """For everybody who looks for others; `searches` makes them, `put` makes one to find known."""
+class BackgroundDiscoveryBehaviour:
+    """Tests of every background discovery; `make` creates one, `put` adds a node to its source."""
 
     finds: str
-    """What it calls them."""
+    """The plural of what it discovers."""
 
     async def make(self, source: Any, number: int = 1) -> Search:
         raise NotImplementedError
@@ -93,7 +93,7 @@ class SearchBehaviour:
     async def put(self, source: Any) -> None:
         raise NotImplementedError
 
-    async def test_that_nobody_is_known_is_told_too(self, source: Any) -> None:
+    async def test_empty_result_is_published(self, source: Any) -> None:
         one = await self.make(source)
         reported = await one.start()
         assert [len(call) for call in reported.calls] == [0]
@@ -113,7 +113,7 @@ class SearchBehaviour:
         with pytest.raises(UsageError, match="create a new one"):
             await other.start()
 
-    async def test_stop_before_start_finished_tells_nothing_more(self, source: Any) -> None:
+    async def test_stop_before_start_finished_publishes_nothing_more(self, source: Any) -> None:
         await self.put(source)
         one = await self.make(source)
         calls: list[Any] = []
@@ -135,11 +135,11 @@ class SearchBehaviour:
         assert start.cancelled()
         assert "[stopped]" in repr(one.search)
 
-    def test_bad_settings_are_refused(self, bad_settings: Callable[[], object]) -> None:
+    def test_bad_settings_are_rejected(self, bad_settings: Callable[[], object]) -> None:
         with pytest.raises(ConfigError):
             bad_settings()
 
-    async def test_statistics_and_repr_tell_the_state(self, source: Any) -> None:
+    async def test_statistics_and_repr_show_the_state(self, source: Any) -> None:
         await self.put(source)
         one = await self.make(source)
         search = one.search
@@ -171,31 +171,29 @@ class SearchBehaviour:
         await one.search.stop()
 
 
-class OwnDiscovery(NamedTuple):
+class LocalDiscovery(NamedTuple):
     """A discovery that is started for the node at OWN."""
 
     search: Discovery
 
-    async def start(self, listener: Callable[[Any], None] | None = None) -> Told:
-        reported = Told()
+    async def start(self, listener: Callable[[Any], None] | None = None) -> Recorder:
+        reported = Recorder()
         await self.search.start("own", OWN, listener or reported)
         return reported
 
 
-class DiscoveryBehaviour(SearchBehaviour):
-    """For every discovery."""
+class DiscoveryBehaviour(BackgroundDiscoveryBehaviour):
+    """Tests of every discovery of seeds."""
 
     finds = "seeds"
 
-    async def make(self, source: Source, number: int = 1) -> OwnDiscovery:
-        return OwnDiscovery(source.discovery())
+    async def make(self, source: Source, number: int = 1) -> LocalDiscovery:
+        return LocalDiscovery(source.discovery())
 
     async def put(self, source: Source) -> None:
         await source.put(OTHER)
 
-    async def test_contacts_but_the_own_address_are_told_before_start_returns(
-        self, source: Source
-    ) -> None:
+    async def test_start_publishes_all_seeds_but_the_local_address(self, source: Source) -> None:
         await source.put(OWN)
         await source.put(OTHER)
         discovery = source.discovery()
@@ -203,7 +201,7 @@ class DiscoveryBehaviour(SearchBehaviour):
         assert reported.calls == [{OTHER}]
         await discovery.stop()
 
-    async def test_bad_identity_is_refused(self, source: Source) -> None:
+    async def test_bad_identity_is_rejected(self, source: Source) -> None:
         for name, address in (("a/b", OWN), ("", OWN), ("own", Address("127.0.0.1", 0))):
             discovery = source.discovery()
             with pytest.raises(ConfigError):
@@ -212,9 +210,9 @@ class DiscoveryBehaviour(SearchBehaviour):
 
 
 class ChangingDiscoveryBehaviour(DiscoveryBehaviour):
-    """For every discovery whose source can change or be away."""
+    """Tests of every discovery whose source can change or be unreachable."""
 
-    async def test_changes_are_told(self, changing: ChangingSource) -> None:
+    async def test_changes_are_published(self, changing: ChangingSource) -> None:
         await changing.put(OTHER)
         discovery = changing.discovery()
         reported = await started(discovery)
@@ -226,7 +224,7 @@ class ChangingDiscoveryBehaviour(DiscoveryBehaviour):
         assert discovery.statistics().changes == len(reported.calls)
         await discovery.stop()
 
-    async def test_nothing_is_told_after_stop(self, changing: ChangingSource) -> None:
+    async def test_nothing_is_published_after_stop(self, changing: ChangingSource) -> None:
         stopped, reporter = changing.discovery(), changing.discovery()
         reported = await started(stopped)
         seen = await started(reporter, "witness", Address("127.0.0.1", 7009))
@@ -238,7 +236,7 @@ class ChangingDiscoveryBehaviour(DiscoveryBehaviour):
         assert reported.calls == calls
         await reporter.stop()
 
-    async def test_a_source_that_is_away_at_the_start(
+    async def test_source_unreachable_at_the_start(
         self, absent: AbsentSource, caplog: pytest.LogCaptureFixture
     ) -> None:
         discovery = absent.discovery()
@@ -247,7 +245,7 @@ class ChangingDiscoveryBehaviour(DiscoveryBehaviour):
         assert not discovery.statistics().is_connected
         await eventually(lambda: discovery.statistics().failures > 2, "it is tried again")
         warnings = [one for one in caplog.records if one.levelno >= logging.WARNING]
-        assert len(warnings) == 1, "it is said once"
+        assert len(warnings) == 1, "logged once"
 
         await absent.come_back()
         await absent.put(OTHER)
@@ -256,7 +254,7 @@ class ChangingDiscoveryBehaviour(DiscoveryBehaviour):
         assert discovery.statistics().last_error
         await discovery.stop()
 
-    async def test_stop_while_the_source_is_away(self, absent: AbsentSource) -> None:
+    async def test_stop_while_the_source_is_unreachable(self, absent: AbsentSource) -> None:
         discovery = absent.discovery()
         await started(discovery)
         await asyncio.wait_for(discovery.stop(), DEADLINE_S)

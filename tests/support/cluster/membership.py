@@ -45,12 +45,12 @@ from postroad.core import Address
 from postroad.testing import ManualClock
 
 START = 1_000.0
-"""When a wire's clock begins: late enough for a time of zero to be long ago."""
-# Beyond what any clock shows, so that leaps are counted from here.
+"""Start of the clock of a wire, long after time zero."""
+# Above what any clock shows, so that jumps are measured from here.
 INCARNATION = (1 << 42) + 1_000
-NEWS_MAX = 5_000
+RECORDS_MAX = 5_000
 
-# Two machines that answer each other for ever would hang a test.
+# Two machines that reply to each other for ever would hang a test.
 _STEPS_MAX = 200_000
 
 
@@ -149,7 +149,7 @@ class SentPacket(NamedTuple):
 
 
 def decode_outgoing(send: OutgoingPacket) -> SentPacket:
-    packet = decode_packet(send.payload, records_max=NEWS_MAX)
+    packet = decode_packet(send.payload, records_max=RECORDS_MAX)
     return SentPacket(send.address, packet, send.is_stream, send.peer)
 
 
@@ -162,7 +162,7 @@ def pop_sent(source: Membership | MembershipContext) -> list[SentPacket]:
     return [decode_outgoing(send) for send in outgoing]
 
 
-def tell(
+def receive_gossip(
     machine: Membership, *records: MemberRecord, now: float, source: Address | None = None
 ) -> bytes | None:
     """Have a machine receive gossip from an address that it does not query."""
@@ -170,20 +170,20 @@ def tell(
         "or the packet would be malformed"
     )
     payload = encode_packet(GossipPacket(records=list(records)))
-    answer = machine.receive(payload, source or Address("somewhere", 1), now)
-    answer_for(machine, *records, now=now)
+    reply = machine.receive(payload, source or Address("somewhere", 1), now)
+    acknowledge_probes(machine, *records, now=now)
     if any(record.state is MemberState.SUSPECT for record in records):
         # The node has just acknowledged; only a repeated record makes it suspected.
         machine.receive(payload, source or Address("somewhere", 1), now)
-    return answer
+    return reply
 
 
-def answer_for(machine: Membership, *records: MemberRecord, now: float) -> None:
+def acknowledge_probes(machine: Membership, *records: MemberRecord, now: float) -> None:
     """Have the reported candidates acknowledge their probes, as if they existed."""
     records_by_name = {record.name: record for record in records}
-    for number, question in list(machine._verifier._probes.items()):
-        record = records_by_name.get(question.record.name)
-        if record is None or record.identity != question.record.identity:
+    for number, probe in list(machine._verifier._probes.items()):
+        record = records_by_name.get(probe.record.name)
+        if record is None or record.identity != probe.record.identity:
             continue
         probes = [packet for packet in machine._context.outgoing if number == _number_of(packet)]
         for send in probes:
@@ -207,15 +207,15 @@ def _number_of(send: OutgoingPacket) -> int | None:
     return getattr(decode_outgoing(send).packet, "nonce", None)
 
 
-def ask(
+def exchange(
     machine: Membership, packet: MembershipPacket, *, now: float = START, name: str = "b"
 ) -> MembershipPacket | None:
     """Have a machine receive a packet from the node of that name, and return its reply."""
     in_stream = isinstance(packet, SyncRequestPacket | SyncReplyPacket | PropertiesRequestPacket)
     if isinstance(packet, ProbePacket) and not packet.padding:
         packet = msgspec.structs.replace(packet, padding=padding_for(machine.local_member.name))
-    answer = machine.receive(encode_packet(packet), address_of(name), now, in_stream=in_stream)
-    return None if answer is None else decode_packet(answer, records_max=NEWS_MAX)
+    reply = machine.receive(encode_packet(packet), address_of(name), now, in_stream=in_stream)
+    return None if reply is None else decode_packet(reply, records_max=RECORDS_MAX)
 
 
 def join_alone(name: str = "a", *, config: MembershipConfig | None = None) -> Membership:
@@ -252,7 +252,7 @@ class Wire:
         self.nodes: dict[Address, Membership] = {}
         self.changes: dict[str, list[MembershipUpdate]] = {}
         self.loses: Callable[[Leg], bool] = lambda leg: False
-        self._on_their_way: deque[_Parcel] = deque()
+        self._in_flight: deque[_Parcel] = deque()
 
     # Nodes come and go.
 
@@ -291,9 +291,9 @@ class Wire:
         """Deliver packets until no machine has more to send at this moment."""
         self._collect()
         for _ in range(_STEPS_MAX):
-            if not self._on_their_way:
+            if not self._in_flight:
                 return
-            self._deliver(self._on_their_way.popleft())
+            self._deliver(self._in_flight.popleft())
             self._collect()
         raise AssertionError("the machines do not stop sending packets")
 
@@ -325,9 +325,7 @@ class Wire:
 
     def _collect(self) -> None:
         for machine in list(self.nodes.values()):
-            self._on_their_way.extend(
-                _Parcel(machine, packet) for packet in machine.drain_outgoing()
-            )
+            self._in_flight.extend(_Parcel(machine, packet) for packet in machine.drain_outgoing())
             self.changes[machine.local_member.name] += machine.drain_events()
 
     def _deliver(self, parcel: _Parcel) -> None:
@@ -352,14 +350,14 @@ class Wire:
         if send.is_stream and send.peer not in (None, receiver.local_member.name):
             # The messaging service delivers a message only to the node it is addressed to.
             return
-        answer = receiver.receive(
+        reply = receiver.receive(
             send.payload, sender.local_member.address, self.clock(), in_stream=send.is_stream
         )
-        if answer is None or self._is_lost(receiver, sender, answer, send.is_stream):
+        if reply is None or self._is_lost(receiver, sender, reply, send.is_stream):
             return
         if sender.local_member.address in self.nodes:
             sender.receive(
-                answer,
+                reply,
                 send.address,
                 self.clock(),
                 in_stream=send.is_stream,

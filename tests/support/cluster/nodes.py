@@ -1,4 +1,4 @@
-"""Nodes of a cluster on loopback, each with its agent, and waiting for what they see."""
+"""Nodes of a cluster on loopback, each with its agent, and waits for their views."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.net.peers import LOOPBACK
 CLUSTER = "cluster-tests"
 
 USUAL = MembershipConfig()
-"""What users get. News travel at once, so only failures take long."""
+"""The default. Changes are gossiped at once, so only failures take long."""
 QUICK = MembershipConfig(
     probe_interval_s=0.1,
     probe_timeout_s=0.4,
@@ -42,13 +42,13 @@ QUICK = MembershipConfig(
     sync_interval_s=0.5,
     join_timeout_s=0.5,
 )
-"""For tests in which somebody fails."""
+"""For tests in which a node fails."""
 
-both_ways = pytest.mark.parametrize("datagrams", [True, False], ids=["udp", "tcp-only"])
+both_transports = pytest.mark.parametrize("datagrams", [True, False], ids=["udp", "tcp-only"])
 
 
 class Node:
-    """A service, its agent, messages by name, and every change the agent told of."""
+    """A service, its agent, messages by name, and all events of the agent."""
 
     def __init__(self, service: MessagingService, agent: ClusterAgent) -> None:
         self.service = service
@@ -71,7 +71,7 @@ class Node:
         return {member.name for member in self.agent.members}
 
     def see(self, name: str) -> Member:
-        """A member that it knows."""
+        """Return a member that it knows."""
         member = self.agent.member(name)
         assert member is not None, f"{self.name} knows only {self.names}"
         return member
@@ -85,7 +85,7 @@ class Node:
         ]
 
     async def until(self, condition: Callable[[Node], object], what: str) -> None:
-        """Return as soon as the condition holds of this node; looked at after each change."""
+        """Return as soon as the condition holds; it is checked after each event."""
         stream = self.agent.events()
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -99,16 +99,16 @@ class Node:
             stream.close()
 
     async def eventually(self, condition: Callable[[Node], object]) -> None:
-        """The same for what no change tells of."""
+        """Poll the condition: for state without events."""
         await eventually(lambda: condition(self))
 
     async def until_knows(self, *names: str) -> None:
-        """These and itself are all it knows."""
+        """Wait until its members are these and itself."""
         expected = {self.name, *names}
         await self.until(lambda _: self.names == expected, f"the members are {expected}")
 
     async def until_meets(self, process: Member) -> None:
-        """It knows this very process under the member's name."""
+        """Wait until it knows this process under the member's name."""
 
         def has_met(_node: Node) -> bool:
             member = self.agent.member(process.name)
@@ -117,14 +117,14 @@ class Node:
         await self.until(has_met, f"{process} is there")
 
     async def until_removed(self, name: str) -> MembershipEvent:
-        """The change that tells of the removal."""
+        """Wait for the removal; return its event."""
         await self.until(
             lambda _: self.reported(MembershipEventType.REMOVED, name), f"{name} is gone"
         )
         return self.reported(MembershipEventType.REMOVED, name)[-1]
 
     async def crash(self) -> None:
-        """Be gone without a goodbye: nothing comes in or out any more."""
+        """Stop without a leave: neither send nor receive any more."""
         if self.agent.datagram_service is not None:
             await self.agent.datagram_service.stop()
         await self.service.stop(grace=0)
@@ -201,7 +201,7 @@ async def running_node(
 
 @asynccontextmanager
 async def running_cluster(names: str, **options: Any) -> AsyncIterator[list[Node]]:
-    """Nodes with the names, that know each other; the first is the contact of the others."""
+    """Nodes that know each other; the first is the seed of the others."""
     nodes: list[Node] = []
     async with AsyncExitStack() as stack:
         for name in names.split():
@@ -219,7 +219,7 @@ def udp_ports() -> set[int]:
 
 
 async def all_know(nodes: Iterable[Node]) -> None:
-    """Each of the nodes knows all of them, and nobody else."""
+    """Wait until each of the nodes knows exactly these nodes."""
     nodes = list(nodes)
     names = [node.name for node in nodes]
     for node in nodes:
@@ -227,18 +227,18 @@ async def all_know(nodes: Iterable[Node]) -> None:
 
 
 class Inbox:
-    """A consumer that keeps what it gets."""
+    """A handler that stores its messages."""
 
     def __init__(self, node: Node, subject: str = "note") -> None:
-        self.letters: list[tuple[bytes, str]] = []
+        self.messages: list[tuple[bytes, str]] = []
         node.communication.subscribe(subject, self)
 
     def __call__(self, message: bytes, member: Member) -> None:
-        self.letters.append((message, member.name))
+        self.messages.append((message, member.name))
 
-    async def until(self, *letters: tuple[bytes, str]) -> None:
-        await eventually(lambda: len(self.letters) >= len(letters))
-        assert sorted(self.letters) == sorted(letters)
+    async def until(self, *messages: tuple[bytes, str]) -> None:
+        await eventually(lambda: len(self.messages) >= len(messages))
+        assert sorted(self.messages) == sorted(messages)
 
 
 async def failure(call: Awaitable[object], kind: type[MessagingError]) -> MessagingError:
@@ -248,9 +248,9 @@ async def failure(call: Awaitable[object], kind: type[MessagingError]) -> Messag
     return caught.value
 
 
-async def spy_out(node: Node) -> dict[str, MemberRecord]:
-    """All that the node knows of members, as it tells any node of the cluster that asks."""
-    question = SyncRequestPacket(nonce=1, digest=b"")
+async def request_full_state(node: Node) -> dict[str, MemberRecord]:
+    """Return the full state of a node, as it sends it to any node of the cluster."""
+    probe = SyncRequestPacket(nonce=1, digest=b"")
     async with running_service("spy", cluster=node.service.cluster) as spy:
-        answer = await spy.request(node.address, SUBJECT, encode_packet(question))
-    return {record.name: record for record in decode_packet(answer, records_max=100).records}
+        reply = await spy.request(node.address, SUBJECT, encode_packet(probe))
+    return {record.name: record for record in decode_packet(reply, records_max=100).records}

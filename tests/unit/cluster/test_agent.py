@@ -113,7 +113,7 @@ def test_agent_stop_cancels_its_tasks(village: Village) -> None:
 
 
 def test_cancelled_start_leaves_the_cluster(village: Village) -> None:
-    """It may be a member already, though its discovery has not told all yet."""
+    """It may be a member already, although discovery has not published all seeds."""
     village.start()
     alpha = village.agents["alpha"]
     starting: list[asyncio.Task[None]] = []

@@ -152,14 +152,14 @@ async def test_abandoned_event_stream_is_released() -> None:
             return change.member.name
         raise AssertionError("it ended")
 
-    async def read_and_go_away() -> None:
+    async def read_and_stop() -> None:
         reading = asyncio.create_task(read_one())
         await asyncio.sleep(0)
         audience.publish(make_change("a"))
         assert await reading == "a"
 
     for _ in range(20):
-        await read_and_go_away()
+        await read_and_stop()
     gc.collect()
     audience.publish(make_change("b"))
     assert audience._streams == []

@@ -97,7 +97,7 @@ async def test_calls_are_written_down() -> None:
         assert broker.calls_to("shop.order")[0].caller is None
 
 
-async def test_events_are_written_down() -> None:
+async def test_events_are_recorded() -> None:
     async with TestBroker(Shop()) as broker:
         await broker.call("shop.spread")
         await broker.emit("unheard.of", meta={"m": 1})
@@ -138,7 +138,7 @@ async def test_stub_returns_raises_or_calls_side_effect() -> None:
             await broker.call("mail.send")
 
 
-async def test_stubs_win_over_services_and_do_one_thing() -> None:
+async def test_stub_overrides_the_service_and_has_one_effect() -> None:
     async with TestBroker(Shop()) as broker:
         broker.stub("shop.price", return_value=100)
         assert await broker.call("shop.total") == 101
@@ -150,7 +150,7 @@ async def test_stubs_win_over_services_and_do_one_thing() -> None:
         broker.stub("mail.send", return_value=1, raises=ValueError())
 
 
-async def test_settle_waits_for_events_of_events_and_durable_ones() -> None:
+async def test_wait_for_handlers_includes_events_of_handlers_and_durable_ones() -> None:
     shop = Shop()
     async with TestBroker(shop) as broker:
         await broker.emit("shop.ordered", 1)

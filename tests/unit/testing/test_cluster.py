@@ -186,7 +186,7 @@ def test_killed_while_paused_stays_dead(sim: SimCluster) -> None:
     assert node.is_paused
 
 
-def test_wrong_calls_are_refused(sim: SimCluster) -> None:
+def test_wrong_calls_are_rejected(sim: SimCluster) -> None:
     node = sim.add("alpha", wait)
     for act in (node.kill, node.stop, node.pause):
         with pytest.raises(UsageError, match="start"):

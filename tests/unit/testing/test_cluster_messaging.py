@@ -48,13 +48,13 @@ class Town:
             DatagramService("town", node.name, bind) as unicast,
         ):
             service.serve("echo", lambda message: message.payload)
-            service.serve("slow", self._answer_slowly)
+            service.serve("slow", self._reply_slowly)
             unicast.subscribe("tick", lambda message: self._tick(node, message))
             self.services[node.name] = service
             self.unicasts[node.name] = unicast
             await asyncio.Event().wait()
 
-    async def _answer_slowly(self, message: RawMessage) -> bytes:
+    async def _reply_slowly(self, message: RawMessage) -> bytes:
         await asyncio.sleep(2.0)
         return message.payload
 

@@ -41,7 +41,7 @@ def draw() -> list[object]:
     ]
 
 
-def test_chance_follows_from_the_seed() -> None:
+def test_random_numbers_follow_from_the_seed() -> None:
     def drawn(seed: int) -> list[object]:
         with SimCluster(seed):
             return draw()
@@ -99,7 +99,7 @@ def test_environment_clocks_are_virtual_and_frozen_objects_stay() -> None:
     assert gc.get_freeze_count() > before // 2
 
 
-def test_each_node_has_its_own_wall_clock_and_name() -> None:
+def test_each_node_has_a_separate_wall_clock_and_name() -> None:
     seen: dict[str, tuple[float, float, str]] = {}
 
     async def look(node: SimNode) -> None:

@@ -10,7 +10,7 @@ from postroad.testing.simulation.process import SimProcess
 COUNT = 20
 
 
-def make_lanes(loop: SimLoop, names: str) -> list[SimProcess]:
+def make_processes(loop: SimLoop, names: str) -> list[SimProcess]:
     return [SimProcess(name, SimHost(name, "10.0.0.1")) for name in names]
 
 
@@ -24,7 +24,7 @@ def fill(loop: SimLoop, lanes: list[SimProcess], happened: list[str]) -> None:
 def interleaving(seed: int) -> list[str]:
     loop = SimLoop(seed)
     happened: list[str] = []
-    fill(loop, make_lanes(loop, "abc"), happened)
+    fill(loop, make_processes(loop, "abc"), happened)
     loop.advance(0.0)
     return happened
 
@@ -43,7 +43,7 @@ def test_timers_of_one_moment_keep_their_order_within_a_process() -> None:
     loop = SimLoop(3)
     happened: list[str] = []
     for number in range(COUNT):
-        for lane in make_lanes(loop, "ab"):
+        for lane in make_processes(loop, "ab"):
             text = f"{lane.name}{number}"
             loop.call_at(1.0, happened.append, text, context=lane.context.copy())
     loop.advance(1.0)
@@ -52,7 +52,7 @@ def test_timers_of_one_moment_keep_their_order_within_a_process() -> None:
 
 def test_paused_process_runs_late() -> None:
     loop = SimLoop()
-    paused, other = lanes = make_lanes(loop, "ab")
+    paused, other = lanes = make_processes(loop, "ab")
     happened: list[str] = []
     fill(loop, lanes, happened)
     loop.call_later(1.0, happened.append, "timer", context=paused.context.copy())
@@ -66,7 +66,7 @@ def test_paused_process_runs_late() -> None:
 
 def test_a_killed_process_never_runs_again_and_may_kill_itself() -> None:
     loop = SimLoop()
-    killed, other = lanes = make_lanes(loop, "ab")
+    killed, other = lanes = make_processes(loop, "ab")
     happened: list[str] = []
     fill(loop, lanes, happened)
     loop.call_later(1.0, happened.append, "timer", context=killed.context.copy())
@@ -79,7 +79,7 @@ def test_a_killed_process_never_runs_again_and_may_kill_itself() -> None:
     assert loop.next_moment() is None
 
     loop = SimLoop()
-    (lane,) = make_lanes(loop, "a")
+    (lane,) = make_processes(loop, "a")
     happened = []
     loop.call_soon(loop.kill, lane, context=lane.context.copy())
     fill(loop, [lane], happened)
@@ -101,7 +101,7 @@ def test_finished_tasks_are_forgotten() -> None:
 
 def test_code_without_a_context_stays_in_its_process() -> None:
     loop = SimLoop()
-    lane, other = make_lanes(loop, "ab")
+    lane, other = make_processes(loop, "ab")
     happened: list[str] = []
 
     def plant() -> None:

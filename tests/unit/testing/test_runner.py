@@ -115,7 +115,7 @@ def test_program_of_a_user(tmp_path: Path) -> None:
     done = start(tmp_path, "-m", "mytests.simulation", "--seeds", "5")
     assert done.returncode == 129
     assert "first       seeds 0 to 4  ok" in done.stdout
-    assert "correctness: all is well" in done.stdout
+    assert "safety: all is well" in done.stdout
     replay = done.stdout.splitlines()[-1].removeprefix("replay  python ")
     assert replay == "-m mytests.simulation --only tell --seeds 1 --first-seed 2"
     again = start(tmp_path, *replay.split())

@@ -26,7 +26,7 @@ def test_clock_moves_by_hand() -> None:
         clock.advance(-1)
 
 
-def test_claims_that_do_not_hold_fail_with_their_exit_code() -> None:
+def test_require_fails_with_the_exit_code_of_safety() -> None:
     assert (CRASH, LivenessFailure.exit_code, SafetyFailure.exit_code) == (127, 128, 129)
     require(True, "holds")
     with pytest.raises(SafetyFailure, match="broken"):
@@ -71,7 +71,7 @@ def test_time_that_stands_still() -> None:
         timeline.run(until=1.0)
 
 
-def test_parts_of_a_simulation_have_their_own_chance_and_time() -> None:
+def test_parts_of_a_simulation_have_separate_random_sources() -> None:
     one, same, other = Simulation(1), Simulation(1), Simulation(2)
     first = one.rng_for("network").random()
     one.rng.random()

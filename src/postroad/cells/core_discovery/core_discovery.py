@@ -99,10 +99,10 @@ logger = logging.getLogger("postroad.cells.locations")
 class BackgroundCoreDiscovery(BackgroundDiscovery[Mapping[str, CoreLocation]]):
     """Base class of core discoveries; see `CoreDiscovery` for the contract."""
 
-    def __init__(self, source: str, *, first_answer_s: float) -> None:
+    def __init__(self, source: str, *, first_result_s: float) -> None:
         self._counts = CoreDiscoveryStatistics()
         report = DiscoveryReporter(logger, source, self._counts)
-        super().__init__(report, "cores", {}, first_answer_s=first_answer_s)
+        super().__init__(report, "cores", {}, first_result_s=first_result_s)
         # Set by start.
         self._local: DomainInfo
         # The location to register; None for a satellite.
@@ -159,7 +159,7 @@ class StaticCoreDiscovery(BackgroundCoreDiscovery):
             name: CoreLocation(name, _parse(name, endpoints), zones.get(name))
             for name, endpoints in cores.items()
         }
-        super().__init__(", ".join(self._cores) or "no cores", first_answer_s=1.0)
+        super().__init__(", ".join(self._cores) or "no cores", first_result_s=1.0)
 
     async def _discover(self) -> None:
         self._set_connected(True)

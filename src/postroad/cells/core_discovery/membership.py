@@ -31,7 +31,7 @@ class MembershipCoreDiscovery(BackgroundCoreDiscovery):
         self._agent = agent
         # Last valid location of each core.
         self._cores: dict[str, CoreLocation] = {}
-        super().__init__(f"members as {agent.service.name} sees them", first_answer_s=1.0)
+        super().__init__(f"members as {agent.service.name} sees them", first_result_s=1.0)
 
     def _on_start(self) -> None:
         local = self._agent.local_member

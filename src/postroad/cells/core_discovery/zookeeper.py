@@ -73,11 +73,11 @@ class ZooKeeperCoreDiscovery(BackgroundCoreDiscovery):
             request_timeout_s=request_timeout_s,
             auth=auth,
         )
-        super().__init__(self._entries.source, first_answer_s=self._entries.first_answer_s)
+        super().__init__(self._entries.source, first_result_s=self._entries.first_result_s)
 
     async def _discover(self) -> None:
         async for cores in self._entries.watch(self._local_registration(), self._report):
-            self._answered.set()
+            self._has_result.set()
             if cores is not None:
                 self._publish_cores(cores.values())
 

@@ -48,7 +48,7 @@ class BackgroundDiscovery(ABC, Generic[Result]):
         report: counts and logs, and names the source.
         subject_plural: what is discovered, in the plural, for logs.
         empty: the result to publish if none is known in time.
-        first_answer_s: how long `start` waits for the first result.
+        first_result_s: how long `start` waits for the first result.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class BackgroundDiscovery(ABC, Generic[Result]):
         subject_plural: str,
         empty: Result,
         *,
-        first_answer_s: float,
+        first_result_s: float,
     ) -> None:
         self._report = report
         self._subject_plural = subject_plural
         self._empty = empty
-        self._first_answer_s = first_answer_s
+        self._first_result_s = first_result_s
         self._state = _DiscoveryState.NEW
         # Set once the source has replied or failed, and when the discovery stops.
-        self._answered = asyncio.Event()
+        self._has_result = asyncio.Event()
         # The result that was published last.
         self._published: Result | None = None
         # Set by `_start`.
@@ -89,10 +89,10 @@ class BackgroundDiscovery(ABC, Generic[Result]):
         self._state = _DiscoveryState.RUNNING
         self._worker = self._loop.create_task(self._run())
         try:
-            async with asyncio.timeout(self._first_answer_s):
-                await self._answered.wait()
+            async with asyncio.timeout(self._first_result_s):
+                await self._has_result.wait()
         except TimeoutError:
-            self._warn("answer", "no result within %g s", self._first_answer_s)
+            self._warn("result", "no result within %g s", self._first_result_s)
         except asyncio.CancelledError:
             await self.stop()
             raise
@@ -103,7 +103,7 @@ class BackgroundDiscovery(ABC, Generic[Result]):
         """Deregister this node, within bounded time. No callback is called from then on."""
         was_running = self._state is _DiscoveryState.RUNNING
         self._state = _DiscoveryState.STOPPED
-        self._answered.set()
+        self._has_result.set()
         if was_running:
             self._stop_task = self._loop.create_task(self._stop())
         if self._stop_task is not None:
@@ -149,7 +149,7 @@ class BackgroundDiscovery(ABC, Generic[Result]):
         """Publish a result if it differs from the last one."""
         if self._state is not _DiscoveryState.RUNNING:
             return
-        self._answered.set()
+        self._has_result.set()
         if result == self._published:
             return
         self._published = result
@@ -178,10 +178,10 @@ class BackgroundDiscovery(ABC, Generic[Result]):
 class SeedDiscovery(BackgroundDiscovery[frozenset[Address]]):
     """Base of the discoveries of seed addresses."""
 
-    def __init__(self, source: str, *, first_answer_s: float) -> None:
+    def __init__(self, source: str, *, first_result_s: float) -> None:
         self._counts = DiscoveryStatistics()
         report = DiscoveryReporter(logger, source, self._counts)
-        super().__init__(report, "seeds", frozenset(), first_answer_s=first_answer_s)
+        super().__init__(report, "seeds", frozenset(), first_result_s=first_result_s)
         # Set by `start`.
         self._name: str
         self._address: Address
@@ -227,7 +227,7 @@ class StaticDiscovery(SeedDiscovery):
     def __init__(self, addresses: Iterable[Address | str] = ()) -> None:
         listed = validate_list("addresses", addresses)
         self._addresses = frozenset(validate_port(to_address(address)) for address in listed)
-        super().__init__(_describe(self._addresses), first_answer_s=1.0)
+        super().__init__(_describe(self._addresses), first_result_s=1.0)
 
     async def _discover(self) -> None:
         self._set_connected(True)

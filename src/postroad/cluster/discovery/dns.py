@@ -54,7 +54,7 @@ class DnsDiscovery(SeedDiscovery):
         self._resolved: dict[Address, frozenset[Address]] = {}
         self._queries: dict[Address, asyncio.Task[_Records]] = {}
         source = ",".join(sorted(map(str, self._targets)))
-        super().__init__(f"DNS {source}", first_answer_s=timeout_s + 1.0)
+        super().__init__(f"DNS {source}", first_result_s=timeout_s + 1.0)
 
     async def _discover(self) -> None:
         attempt = 0

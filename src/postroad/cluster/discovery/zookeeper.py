@@ -66,13 +66,13 @@ class ZooKeeperDiscovery(SeedDiscovery):
             request_timeout_s=request_timeout_s,
             auth=auth,
         )
-        super().__init__(self._entries.source, first_answer_s=self._entries.first_answer_s)
+        super().__init__(self._entries.source, first_result_s=self._entries.first_result_s)
 
     async def _discover(self) -> None:
         data = msgspec.json.encode(_NodeRegistration(str(self._address)))
         local = LocalRegistration(self._name, data, self._is_local)
         async for members in self._entries.watch(local, self._report):
-            self._answered.set()
+            self._has_result.set()
             if members is not None:
                 self._publish_addresses(members.values())
 

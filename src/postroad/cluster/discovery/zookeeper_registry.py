@@ -146,7 +146,7 @@ class ZooKeeperRegistry(Generic[T]):
         return f"ZooKeeper {self._hosts} {self._parent}"
 
     @property
-    def first_answer_s(self) -> float:
+    def first_result_s(self) -> float:
         """How long the first refresh may take."""
         return self._connect_timeout_s + self._request_timeout_s
 

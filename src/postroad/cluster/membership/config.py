@@ -26,7 +26,7 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     indirect_probe_delay_s: float = 0.5
     """Time for the direct ack; then indirect probes are sent, and a probe over TCP."""
     indirect_probes: int = 3
-    """Number of members that are asked for an indirect probe."""
+    """Number of members that send an indirect probe."""
 
     failure_timeout_s: float = 10.0
     """A suspected member that does not refute the suspicion for so long is declared dead."""

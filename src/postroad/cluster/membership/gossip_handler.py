@@ -75,7 +75,7 @@ class GossipHandler:
     def _record_name_holder(
         self, sync: SyncReplyPacket, requested_address: Address, now: float
     ) -> None:
-        """Record which process the replying member takes for the node of this name."""
+        """Record which process holds this name according to the replying member."""
         local = self._member_table.local
         if sync.agrees:
             self._name_conflicts.record_name_holder(requested_address, local.instance, now)

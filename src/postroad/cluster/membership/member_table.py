@@ -229,7 +229,7 @@ class MemberTable:
             update = msgspec.structs.replace(
                 entry.record, state=MemberState.ALIVE, incarnation=incarnation, reported_by=""
             )
-            self._apply(entry, StateChangeCause.ANSWERED, update, now)
+            self._apply(entry, StateChangeCause.REPLIED, update, now)
 
     def _merge_other_process(self, entry: MemberEntry, record: MemberRecord) -> MergeResult:
         if record.state is MemberState.LEFT and not is_authentic_leave(record, record.leave_digest):
@@ -245,7 +245,7 @@ class MemberTable:
         if entry is not None and entry.record.identity == record.identity:
             if record.precedence <= entry.record.precedence:
                 return self.merge(record, now)
-            is_changed = self._apply(entry, StateChangeCause.ANSWERED, record, now)
+            is_changed = self._apply(entry, StateChangeCause.REPLIED, record, now)
             is_changed |= self._update_properties(entry, record)
             return MergeResult.APPLIED if is_changed else MergeResult.STALE
         if entry is not None:

@@ -91,7 +91,7 @@ class MemberState(enum.IntEnum):
 class StateChangeCause(enum.Enum):
     """Input of the state table. Gossip counts only if it is newer than what is known."""
 
-    ANSWERED = "it replied to this node"
+    REPLIED = "it replied to this node"
     GOSSIP_ALIVE = "gossip: alive"
     GOSSIP_SUSPECT = "gossip: suspect"
     GOSSIP_DEAD = "gossip: dead"
@@ -110,22 +110,22 @@ GOSSIP_CAUSES = {
 }
 
 TRANSITIONS: dict[tuple[MemberState | None, StateChangeCause], MemberState | None] = {
-    (None, StateChangeCause.ANSWERED): MemberState.ALIVE,
-    (MemberState.ALIVE, StateChangeCause.ANSWERED): MemberState.ALIVE,
+    (None, StateChangeCause.REPLIED): MemberState.ALIVE,
+    (MemberState.ALIVE, StateChangeCause.REPLIED): MemberState.ALIVE,
     (MemberState.ALIVE, StateChangeCause.GOSSIP_ALIVE): MemberState.ALIVE,
     (MemberState.ALIVE, StateChangeCause.GOSSIP_SUSPECT): MemberState.SUSPECT,
     (MemberState.ALIVE, StateChangeCause.GOSSIP_DEAD): MemberState.SUSPECT,
     (MemberState.ALIVE, StateChangeCause.GOSSIP_LEFT): MemberState.LEFT,
     (MemberState.ALIVE, StateChangeCause.PROBE_FAILED): MemberState.SUSPECT,
     (MemberState.ALIVE, StateChangeCause.REPLACED): None,
-    (MemberState.SUSPECT, StateChangeCause.ANSWERED): MemberState.ALIVE,
+    (MemberState.SUSPECT, StateChangeCause.REPLIED): MemberState.ALIVE,
     (MemberState.SUSPECT, StateChangeCause.GOSSIP_ALIVE): MemberState.ALIVE,
     (MemberState.SUSPECT, StateChangeCause.GOSSIP_SUSPECT): MemberState.SUSPECT,
     (MemberState.SUSPECT, StateChangeCause.GOSSIP_DEAD): MemberState.SUSPECT,
     (MemberState.SUSPECT, StateChangeCause.GOSSIP_LEFT): MemberState.LEFT,
     (MemberState.SUSPECT, StateChangeCause.TIMED_OUT): MemberState.DEAD,
     (MemberState.SUSPECT, StateChangeCause.REPLACED): None,
-    (MemberState.DEAD, StateChangeCause.ANSWERED): MemberState.ALIVE,
+    (MemberState.DEAD, StateChangeCause.REPLIED): MemberState.ALIVE,
     (MemberState.DEAD, StateChangeCause.GOSSIP_DEAD): MemberState.DEAD,
     (MemberState.DEAD, StateChangeCause.GOSSIP_LEFT): MemberState.LEFT,
     (MemberState.DEAD, StateChangeCause.REPLACED): None,

@@ -37,7 +37,7 @@ class Probe:
         "instance",
         "name",
         "relays",
-        "relays_answered",
+        "relays_replied",
         "retry_at",
         "started",
         "until",
@@ -56,7 +56,7 @@ class Probe:
         # When to send the probe again, if the timeout is lengthened.
         self.retry_at = self.until = started + timeout_s
         self.relays = 0
-        self.relays_answered = 0
+        self.relays_replied = 0
 
     @property
     def deadline(self) -> float:
@@ -213,7 +213,7 @@ class Prober:
         self._context.counters.probes_failed += 1
         entry = self._member_table.active.get(probe.name)
         if entry is not None and entry.state is MemberState.ALIVE:
-            is_confirmed = probe.relays > 0 and probe.relays_answered == probe.relays
+            is_confirmed = probe.relays > 0 and probe.relays_replied == probe.relays
             if not is_confirmed:
                 self._context.health.worsen()
         # The member has been silent since the probe; time added by the health score does not count.
@@ -271,7 +271,7 @@ class Prober:
         """Count a relay that is alive but got no ack from the target."""
         probe = self._probes.get(nack.nonce)
         if probe is not None:
-            probe.relays_answered = min(probe.relays_answered + 1, probe.relays)
+            probe.relays_replied = min(probe.relays_replied + 1, probe.relays)
 
     def on_request(
         self, request: ProbeRequestPacket, requester: Address, now: float, *, bytes_max: int

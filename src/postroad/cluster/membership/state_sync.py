@@ -34,18 +34,18 @@ _UNKNOWN_QUERIES_MAX = 8
 class _Seed:
     """An address where a node of the cluster may be."""
 
-    __slots__ = ("attempts", "due", "has_answered", "name")
+    __slots__ = ("attempts", "due", "has_replied", "name")
 
     def __init__(self, due: float) -> None:
         self.due = due
         self.attempts = 0
-        self.has_answered = False
+        self.has_replied = False
         # Name of the node that replied there last.
         self.name: str | None = None
 
 
 class StateSync:
-    """Sends and answers sync requests, to seeds and to members."""
+    """Sends sync requests to seeds and members, and replies to theirs."""
 
     def __init__(self, context: MembershipContext) -> None:
         self._context = context
@@ -214,11 +214,11 @@ class StateSync:
             return False
         seed = self._seeds.get(address)
         if seed is not None:
-            seed.has_answered = True
+            seed.has_replied = True
         if sync.instance == self._member_table.local.instance:
             # This node itself under another address. It is queried again, for another node may be
             # there later.
-            return self._have_all_answered()
+            return self._have_all_replied()
         if seed is not None:
             seed.name, seed.attempts = sync.name, 0
             self._unknown_revision = -1
@@ -232,10 +232,10 @@ class StateSync:
             if newer:
                 packet = GossipPacket(records=self._fit(newer))
                 self._context.send(address, packet, in_stream=True)
-        return sync.is_member or self._have_all_answered()
+        return sync.is_member or self._have_all_replied()
 
-    def _have_all_answered(self) -> bool:
-        return all(seed.has_answered for seed in self._seeds.values())
+    def _have_all_replied(self) -> bool:
+        return all(seed.has_replied for seed in self._seeds.values())
 
     def _all_records(self) -> list[MemberRecord]:
         local = [self._member_table.local] if self._context.is_member else []

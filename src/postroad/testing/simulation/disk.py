@@ -48,9 +48,9 @@ class SimDisk:
 
     def crash(self) -> int:
         """Drop a random part of the unsynced changes; return how many were dropped."""
-        kept_count = self._rng.randint(0, len(self._unsynced)) if self._unsynced else 0
-        dropped = len(self._unsynced) - kept_count
-        for name, data in self._unsynced[:kept_count]:
+        surviving = self._rng.randint(0, len(self._unsynced)) if self._unsynced else 0
+        dropped = len(self._unsynced) - surviving
+        for name, data in self._unsynced[:surviving]:
             _apply(self._synced, name, data)
         self._files = dict(self._synced)
         self._unsynced.clear()

@@ -28,7 +28,7 @@ class SafetyFailure(SimulationFailure):
     """Something happened that must not (safety)."""
 
     exit_code = 129
-    kind = "correctness"
+    kind = "safety"
 
 
 Reporter: TypeAlias = Callable[[BaseException], None]

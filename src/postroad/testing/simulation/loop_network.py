@@ -88,7 +88,7 @@ class SimLoopNetwork(asyncio.AbstractEventLoop):
 
     async def getnameinfo(self, sockaddr: tuple[Any, ...], flags: int = 0) -> tuple[str, str]:
         """Return the name of the host at an address."""
-        return await self.network.look_up_name(sockaddr)
+        return await self.network.getnameinfo(sockaddr)
 
     async def create_connection(
         self,

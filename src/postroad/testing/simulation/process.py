@@ -134,5 +134,5 @@ class SimProcess:
         return f"<SimProcess {self.name} {state}>"
 
 
-CURRENT_PROCESS: ContextVar[SimProcess | None] = ContextVar("postroad_lane", default=None)
+CURRENT_PROCESS: ContextVar[SimProcess | None] = ContextVar("postroad_process", default=None)
 """The process of the code that is running."""

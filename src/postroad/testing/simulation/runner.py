@@ -198,7 +198,9 @@ def _parse(
         default=TRIES,
         help="runs to find a shorter one that fails like the first (default: %(default)d)",
     )
-    parser.add_argument("--keep", default="", help="what is left of a plan, as a replay says it")
+    parser.add_argument(
+        "--keep", default="", help="items of the plan to use, as printed by a failed run"
+    )
     options = parser.parse_args(argv)
     if options.seeds < 1:
         parser.error("--seeds must be 1 or more")

@@ -15,7 +15,7 @@ from postroad.cluster.membership import NameConflictLost
 from postroad.core import Address
 from postroad.core.errors import ConfigError, UsageError
 from tests.support.cells.child_processes import core_member
-from tests.support.cells.core_discovery_behavior import Told, by_name
+from tests.support.cells.core_discovery_behavior import Recorder, by_name
 from tests.support.cluster.nodes import (
     QUICK,
     Node,
@@ -32,8 +32,8 @@ PATIENT = MembershipConfig(probe_interval_s=0.2, probe_timeout_s=0.8, indirect_p
 
 async def start(
     node: Node, role: Role, zone: str | None = None
-) -> tuple[MembershipCoreDiscovery, Told]:
-    locations, told = MembershipCoreDiscovery(node.agent), Told()
+) -> tuple[MembershipCoreDiscovery, Recorder]:
+    locations, told = MembershipCoreDiscovery(node.agent), Recorder()
     await locations.start(DomainInfo(node.name, role, zone), (node.address,), told)
     return locations, told
 
@@ -170,7 +170,7 @@ async def test_a_role_that_nobody_knows_is_skipped() -> None:
 
 async def test_a_domain_is_its_member() -> None:
     async with running_node("C1") as node:
-        locations, told = MembershipCoreDiscovery(node.agent), Told()
+        locations, told = MembershipCoreDiscovery(node.agent), Recorder()
         with pytest.raises(ConfigError, match="must have the name of its member, 'C1'"):
             await locations.start(DomainInfo("C2", Role.CORE), (node.address,), told)
         elsewhere = Address("127.0.0.1", 1)

@@ -13,7 +13,7 @@ from postroad.cells import Role
 from postroad.cells.addresses import DomainInfo
 from postroad.cells.core_discovery import CoreLocation, ZooKeeperCoreDiscovery
 from postroad.core import Address
-from tests.support.cells.core_discovery_behavior import Told
+from tests.support.cells.core_discovery_behavior import Recorder
 from tests.support.cells.zookeeper_registrants import CLUSTER, Place, own_place
 from tests.support.deadlines import eventually
 from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, zookeeper_client
@@ -26,7 +26,7 @@ class Running(NamedTuple):
     """A domain that has started, and what it was told."""
 
     locations: ZooKeeperCoreDiscovery
-    told: Told
+    told: Recorder
 
 
 async def start(
@@ -34,7 +34,9 @@ async def start(
 ) -> Running:
     """A satellite, or a core if it has a location."""
     settings = {"session_timeout_s": SESSION_TIMEOUT_S} | options
-    domain = Running(ZooKeeperCoreDiscovery(place.hosts, CLUSTER, place.root, **settings), Told())
+    domain = Running(
+        ZooKeeperCoreDiscovery(place.hosts, CLUSTER, place.root, **settings), Recorder()
+    )
     role = Role.SATELLITE if core is None else Role.CORE
     endpoints, zone = (core.endpoints, core.zone) if core else ((), None)
     await domain.locations.start(DomainInfo(name, role, zone), endpoints, domain.told)

@@ -7,14 +7,14 @@ import pytest
 
 from postroad.cluster.discovery.background import SeedDiscovery, retry_delay_s
 from postroad.core import Address
-from tests.support.cluster.discovery_behaviour import OTHER, OWN, THIRD, Told
+from tests.support.cluster.discovery_behaviour import OTHER, OWN, THIRD, Recorder
 
 
 class Planted(SeedDiscovery):
-    """Fails as often as it is told to, then finds somebody."""
+    """Fails a given number of times, then finds a node."""
 
     def __init__(self, failures: int = 0, *, hangs: bool = False) -> None:
-        super().__init__("planted", first_answer_s=0.05)
+        super().__init__("planted", first_result_s=0.05)
         self._failures_left = failures
         self._hangs = hangs
         self.withdrawals = 0
@@ -38,7 +38,7 @@ class Planted(SeedDiscovery):
 
 
 async def test_discovery_error_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:
-    discovery, reported = Planted(failures=1), Told()
+    discovery, reported = Planted(failures=1), Recorder()
     await discovery.start("own", OWN, reported)
     assert "discovery of seeds failed" in caplog.text
     await reported.until(OTHER)
@@ -48,7 +48,7 @@ async def test_discovery_error_is_logged_and_retried(caplog: pytest.LogCaptureFi
 
 
 async def test_discovery_publishes_changes_and_an_empty_first_result() -> None:
-    discovery, reported = Planted(), Told()
+    discovery, reported = Planted(), Recorder()
     await discovery.start("own", OWN, reported)
     discovery.find(OTHER)
     discovery.find(OTHER, THIRD)
@@ -58,7 +58,7 @@ async def test_discovery_publishes_changes_and_an_empty_first_result() -> None:
     assert reported.calls == [{OTHER}, {OTHER, THIRD}]
     assert discovery.withdrawals == 1
 
-    discovery, reported = Planted(hangs=True), Told()
+    discovery, reported = Planted(hangs=True), Recorder()
     await discovery.start("own", OWN, reported)
     assert reported.calls == [frozenset()]
     assert discovery.statistics().last_error == "no result within 0.05 s"
@@ -69,7 +69,7 @@ async def test_similar_failures_are_counted_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     discovery = Planted()
-    await discovery.start("own", OWN, Told())
+    await discovery.start("own", OWN, Recorder())
     for number in range(5):
         discovery.complain(f"number {number}")
     await discovery.stop()
@@ -82,7 +82,7 @@ async def test_similar_failures_are_counted_and_logged_once(
 
 async def test_discovery_stop_with_a_cancelled_caller_continues() -> None:
     discovery = Planted()
-    await discovery.start("own", OWN, Told())
+    await discovery.start("own", OWN, Recorder())
     stop = asyncio.create_task(discovery.stop())
     await asyncio.sleep(0)
     stop.cancel()

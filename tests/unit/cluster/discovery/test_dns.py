@@ -9,7 +9,7 @@ import pytest
 
 from postroad.cluster.discovery import DnsDiscovery
 from postroad.core import Address
-from tests.support.cluster.discovery_behaviour import OTHER, OWN, THIRD, Told
+from tests.support.cluster.discovery_behaviour import OTHER, OWN, THIRD, Recorder
 from tests.support.deadlines import DEADLINE_S, eventually
 
 NEVER_S = 1_000.0
@@ -20,7 +20,7 @@ class Resolver:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.hosts: list[str] | OSError = []
-        self.asked: Counter[str] = Counter()
+        self.queried: Counter[str] = Counter()
         self.is_free = asyncio.Event()
         self.is_free.set()
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", self.getaddrinfo)
@@ -28,7 +28,7 @@ class Resolver:
     async def getaddrinfo(self, host: str, port: int, **_options: Any) -> Any:
         if host == OWN.host:
             return records([host], port)
-        self.asked[host] += 1
+        self.queried[host] += 1
         await self.is_free.wait()
         if isinstance(self.hosts, OSError):
             raise self.hosts
@@ -47,7 +47,7 @@ async def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
 
 async def seeds_of(names: list[str], own: Address = OWN) -> frozenset[Address]:
     """What the real resolver makes of these names."""
-    discovery, reported = DnsDiscovery(names), Told()
+    discovery, reported = DnsDiscovery(names), Recorder()
     await discovery.start("own", own, reported)
     await discovery.stop()
     assert len(reported.calls) == 1
@@ -92,17 +92,23 @@ async def test_failed_dns_query_keeps_the_last_result_and_is_retried(
     resolver: Resolver,
 ) -> None:
     resolver.hosts = [OTHER.host]
-    discovery, reported = DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=0.01), Told()
+    discovery, reported = (
+        DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=0.01),
+        Recorder(),
+    )
     await discovery.start("own", OWN, reported)
     resolver.hosts = socket.gaierror(socket.EAI_NONAME, "planted")
-    await eventually(lambda: discovery.statistics().failures > 2, "it is asked again")
+    await eventually(lambda: discovery.statistics().failures > 2, "it is queried again")
     assert reported.calls == [{OTHER}]
     assert not discovery.statistics().is_connected
     assert "cannot resolve nodes.example: " in discovery.statistics().last_error
     await discovery.stop()
 
     resolver.hosts = socket.gaierror(socket.EAI_AGAIN, "planted")
-    discovery, reported = DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=NEVER_S), Told()
+    discovery, reported = (
+        DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=NEVER_S),
+        Recorder(),
+    )
     await discovery.start("own", OWN, reported)
     assert reported.calls == [frozenset()]
     resolver.hosts = [OTHER.host]
@@ -110,7 +116,10 @@ async def test_failed_dns_query_keeps_the_last_result_and_is_retried(
     await discovery.stop()
 
     resolver.hosts = socket.gaierror(socket.EAI_AGAIN, "planted")
-    discovery, reported = DnsDiscovery(["nodes.example", f"{OWN.host}:{THIRD.port}"]), Told()
+    discovery, reported = (
+        DnsDiscovery(["nodes.example", f"{OWN.host}:{THIRD.port}"]),
+        Recorder(),
+    )
     await discovery.start("own", OWN, reported)
     assert reported.calls == [{THIRD}]
     await discovery.stop()
@@ -120,10 +129,10 @@ async def test_hanging_resolver_has_one_query_in_flight(resolver: Resolver) -> N
     resolver.hosts = [OTHER.host]
     resolver.is_free.clear()
     discovery = DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=0.01, timeout_s=0.01)
-    reported = Told()
+    reported = Recorder()
     await discovery.start("own", OWN, reported)
     await eventually(lambda: discovery.statistics().failures > 3, "it is waited for again")
-    assert resolver.asked["nodes.example"] == 1
+    assert resolver.queried["nodes.example"] == 1
     assert reported.calls == [frozenset()]
 
     resolver.is_free.set()
@@ -134,5 +143,5 @@ async def test_hanging_resolver_has_one_query_in_flight(resolver: Resolver) -> N
 async def test_discovery_stop_does_not_wait_for_a_hanging_resolver(resolver: Resolver) -> None:
     resolver.is_free.clear()
     discovery = DnsDiscovery(["nodes.example"], timeout_s=0.01)
-    await discovery.start("own", OWN, Told())
+    await discovery.start("own", OWN, Recorder())
     await asyncio.wait_for(discovery.stop(), DEADLINE_S)

@@ -83,8 +83,8 @@ def test_sample_members_returns_random_others() -> None:
     context.member_table.add(make_record("s", MemberState.SUSPECT), NOW)
     context.member_table.add(make_record("x", MemberState.DEAD), NOW)
 
-    everybody = {entry.record.name for entry in context.sample_members(99)}
-    assert everybody == set("bcdef")
+    all_names = {entry.record.name for entry in context.sample_members(99)}
+    assert all_names == set("bcdef")
     assert {member.record.name for member in context.sample_members(99, exclude="b")} == set("cdef")
     assert {member.record.name for member in context.sample_members(99, with_suspects=True)} == set(
         "bcdefs"

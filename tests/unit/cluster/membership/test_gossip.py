@@ -190,7 +190,7 @@ def test_gossip_queue_newer_record_replaces_older_and_dropped_is_gone() -> None:
     gossip_queue.add(make_record("a"))
     gossip_queue.add(make_record("b"))
     gossip_queue.drop("a")
-    gossip_queue.drop("nobody")
+    gossip_queue.drop("absent")
     assert names(take(gossip_queue)) == ["b"]
 
 

@@ -44,14 +44,14 @@ def test_local_member_starts_alive_and_gossips_itself() -> None:
 
 
 def test_properties_too_large_or_not_strings_are_rejected(subtests: pytest.Subtests) -> None:
-    refused: list[tuple[dict[object, object], str]] = [
+    rejections: list[tuple[dict[object, object], str]] = [
         ({"role": 1}, "'role'=1 must be a string"),
         ({1: "role"}, "1='role' must be a string"),
         ({"role": None}, "'role'=None must be a string"),
         ({"role": "\ud800"}, "UTF-8"),
         ({"role": "x" * 100}, "properties of 108 bytes exceed the 100 allowed"),
     ]
-    for properties, words in refused:
+    for properties, words in rejections:
         with subtests.test(words=words), pytest.raises(ConfigError, match=words):
             validate_properties(properties, CONFIG)
 
@@ -86,9 +86,9 @@ def test_local_member_while_joining_gossips_nothing() -> None:
 def test_refute_raises_the_incarnation_above_the_record(ahead: int) -> None:
     context = make_context()
     own = LocalMember(context, secret_of("self"))
-    rumour = make_record("self", MemberState.DEAD, incarnation=INCARNATION + ahead)
-    own.refute(rumour)
-    assert context.member_table.local.precedence > rumour.precedence
+    claim = make_record("self", MemberState.DEAD, incarnation=INCARNATION + ahead)
+    own.refute(claim)
+    assert context.member_table.local.precedence > claim.precedence
     assert context.member_table.local.incarnation == INCARNATION + max(ahead, 0) + 1
     assert context.gossip_records() == [context.member_table.local]
 
@@ -122,11 +122,11 @@ def test_change_properties_raises_the_version(subtests: pytest.Subtests) -> None
             assert context.member_table.local == make_record(
                 "self", version=counts, properties={"role": "x"}
             )
-            assert own.gossip_now is (counts > 3), "who heard of another must hear of this one"
+            assert own.gossip_now is (counts > 3), "refutations are published"
 
 
 def test_send_leave_includes_suspected_members() -> None:
-    """They may live; and where all are suspected, nobody else would hear of it."""
+    """They may be alive, and without them a cluster of suspects would not learn of the leave."""
     context = make_context()
     context.member_table.add(make_record("b", MemberState.SUSPECT, reported_by="c"), NOW)
     LocalMember(context, secret_of("self")).send_leave()

@@ -107,8 +107,8 @@ def test_suspected_or_dead_member_with_higher_incarnation_is_alive_again() -> No
     assert merge(table, make_record("b")) is MergeResult.STALE
     assert table.admit(make_record("b"), NOW) is MergeResult.STALE, "it must object first"
     for state in (MemberState.ALIVE, MemberState.SUSPECT):
-        rumour = make_record("b", state, incarnation=INCARNATION + 1)
-        assert merge(table, rumour) is MergeResult.UNPROVEN
+        claim = make_record("b", state, incarnation=INCARNATION + 1)
+        assert merge(table, claim) is MergeResult.UNPROVEN
         assert pop_event_types(table) == []
     assert table.admit(make_record("b", incarnation=INCARNATION + 1), NOW) is MergeResult.APPLIED
     assert pop_event_types(table) == [MembershipEventType.ADDED]
@@ -118,7 +118,7 @@ def test_suspected_or_dead_member_with_higher_incarnation_is_alive_again() -> No
 def test_record_with_incarnation_out_of_range_is_rejected() -> None:
     table = make_full_table(make_record("b"))
     highest = INCARNATION + INCARNATION_JUMP_MAX
-    for name in ("b", "stranger"):
+    for name in ("b", "unknown"):
         leap = make_record(name, MemberState.DEAD, incarnation=highest + 1)
         assert merge(table, leap) is MergeResult.INCARNATION_OUT_OF_RANGE
     assert pop_event_types(table) == []
@@ -179,13 +179,13 @@ def test_suspect_ignores_a_probe_of_an_earlier_incarnation() -> None:
 
     table = make_full_table(make_record("b", incarnation=INCARNATION + 1))
     assert not table.suspect("b", INCARNATION, since=NOW)
-    assert not table.suspect("stranger", INCARNATION, since=NOW)
+    assert not table.suspect("unknown", INCARNATION, since=NOW)
     assert table.suspects == {}
 
 
 def test_further_reporters_shorten_the_suspicion_and_are_gossiped() -> None:
-    strangers = [make_record(name) for name in "cdefg"]
-    table = make_full_table(make_record("b"), *strangers)
+    others = [make_record(name) for name in "cdefg"]
+    table = make_full_table(make_record("b"), *others)
     table.suspect("b", INCARNATION, since=NOW)
     deadlines = [table.deadline()]
     pop_gossip(table)
@@ -229,7 +229,7 @@ def test_gossip_of_death_shortens_the_suspicion_but_never_removes() -> None:
     assert merge(table, death) is MergeResult.APPLIED
     assert pop_event_types(table) == [MembershipEventType.REACHABILITY]
     assert table.deadline() == NOW + CONFIG.confirmed_failure_timeout_s
-    assert pop_gossip(table) == [death], "told on as it was heard"
+    assert pop_gossip(table) == [death], "gossiped as it was received"
     assert merge(table, death) is MergeResult.STALE
     assert pop_event_types(table) == []
 

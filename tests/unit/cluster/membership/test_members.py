@@ -103,7 +103,7 @@ def test_check_record_of_an_invalid_record_raises(subtests: pytest.Subtests) -> 
         "leave_digest": [b"", b"x" * 17],
         "properties": [{"key": "x" * 100}],
     }
-    # Such a record would stand at the head of the news for ever, with everything behind it.
+    # Such a record would block the head of the gossip queue for ever.
     too_long_for_a_datagram: dict[str, list[object]] = {
         "reported_by": ["w" * 2_000],
         "leave_secret": [b"s" * 2_000],
@@ -112,10 +112,10 @@ def test_check_record_of_an_invalid_record_raises(subtests: pytest.Subtests) -> 
     longest_name = make_record("n" * 255, address=Address("10.0.0.1", 26_502))
     check(longest_name)
     tables = [(make_record("a"), impossible), (longest_name, too_long_for_a_datagram)]
-    for honest, table in tables:
+    for valid, table in tables:
         for field, values in table.items():
             for value in values:
-                record = msgspec.structs.replace(honest, **{field: value})
+                record = msgspec.structs.replace(valid, **{field: value})
                 with subtests.test(field=field, value=value), pytest.raises(MalformedPayloadError):
                     check(record)
 
@@ -126,16 +126,16 @@ LATER = NOW + MembershipConfig().tombstone_ttl_s + MembershipConfig().failure_ti
 STATES: list[MemberState | None] = [None, *MemberState]
 
 
-def hear(state: MemberState) -> Callable[[MemberTable], object]:
-    news = make_record("b", state, incarnation=INCARNATION + 1, reported_by="c")
-    return lambda table: table.merge(news, NOW)
+def gossip(state: MemberState) -> Callable[[MemberTable], object]:
+    records = make_record("b", state, incarnation=INCARNATION + 1, reported_by="c")
+    return lambda table: table.merge(records, NOW)
 
 
 EVENTS: dict[StateChangeCause, Callable[[MemberTable], object]] = {
-    **{cause: hear(state) for state, cause in GOSSIP_CAUSES.items()},
+    **{cause: gossip(state) for state, cause in GOSSIP_CAUSES.items()},
     StateChangeCause.PROBE_FAILED: lambda table: table.suspect("b", INCARNATION, since=NOW),
     StateChangeCause.TIMED_OUT: lambda table: table.expire_suspects(LATER),
-    StateChangeCause.ANSWERED: lambda table: table.admit(
+    StateChangeCause.REPLIED: lambda table: table.admit(
         make_record("b", incarnation=INCARNATION + 1), NOW
     ),
     StateChangeCause.REPLACED: lambda table: table.admit(make_record("b", start=1), NOW),
@@ -143,16 +143,16 @@ EVENTS: dict[StateChangeCause, Callable[[MemberTable], object]] = {
 }
 
 
-def bring_about(state: MemberState | None) -> MemberTable:
-    """A roster that thinks so of the process b."""
+def make_table_in_state(state: MemberState | None) -> MemberTable:
+    """A table with the process b in this state."""
     table = make_member_table()
     if state is not None:
         table.add(make_record("b", state, reported_by="c"), NOW)
     return table
 
 
-def thought_of_process(table: MemberTable) -> MemberState | None:
-    """What is thought of the process that was there first."""
+def state_of_first_process(table: MemberTable) -> MemberState | None:
+    """State of the process that was there first; None if it is gone."""
     entry = table.entries.get("b")
     if entry is None or entry.record.instance != instance_of("b"):
         return None
@@ -166,7 +166,7 @@ def test_every_cause_and_state_is_covered() -> None:
     assert set(TRANSITIONS) <= set(itertools.product(STATES, StateChangeCause))
 
     for before in STATES:
-        assert thought_of_process(bring_about(before)) is before, before
+        assert state_of_first_process(make_table_in_state(before)) is before, before
 
     assert [state for state in MemberState if state.is_active] == [
         MemberState.ALIVE,
@@ -177,13 +177,13 @@ def test_every_cause_and_state_is_covered() -> None:
 def test_transitions_match_the_member_table(subtests: pytest.Subtests) -> None:
     for before, cause in list(itertools.product(STATES, StateChangeCause)):
         with subtests.test(before=before):
-            table = bring_about(before)
+            table = make_table_in_state(before)
             EVENTS[cause](table)
-            assert thought_of_process(table) is TRANSITIONS.get((before, cause), before)
+            assert state_of_first_process(table) is TRANSITIONS.get((before, cause), before)
 
     for cause in list(GOSSIP_CAUSES.values()):
         with subtests.test(cause=cause):
-            table = bring_about(MemberState.LEFT)
+            table = make_table_in_state(MemberState.LEFT)
             previous = table.entries["b"].record
             EVENTS[cause](table)
             assert table.entries["b"].record == previous

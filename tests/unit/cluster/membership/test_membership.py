@@ -22,14 +22,14 @@ from tests.support.cluster.membership import (
     START,
     Wire,
     address_of,
-    ask,
+    exchange,
     join_alone,
     make_cluster,
     make_machine,
     make_record,
     names_of,
+    receive_gossip,
     state_of,
-    tell,
 )
 
 CONFIG = MembershipConfig()
@@ -44,7 +44,7 @@ def test_membership_not_started_does_nothing() -> None:
     machine = make_machine("a")
     assert machine.phase is MembershipPhase.NEW
     assert machine.deadline() == float("inf")
-    assert ask(machine, ProbePacket(nonce=1, name="b", instance=1)) is None
+    assert exchange(machine, ProbePacket(nonce=1, name="b", instance=1)) is None
     machine.tick(START)
     assert machine.drain_outgoing() == []
     assert machine.counters.packets_received == 0
@@ -68,7 +68,7 @@ def test_join_without_seeds_is_immediate_and_delayed_with_silent_ones() -> None:
     assert phase_of(machine) is MembershipPhase.MEMBER
 
     wire = Wire()
-    machine = wire.add(make_machine("a"), ["nobody"])
+    machine = wire.add(make_machine("a"), ["absent"])
     wire.run(CONFIG.join_timeout_s - 0.1)
     assert phase_of(machine) is MembershipPhase.JOINING
     wire.run(0.2)
@@ -111,7 +111,7 @@ def test_join_by_a_seed_that_is_this_node_waits_for_other_seeds() -> None:
     wire = Wire()
     machine = make_machine("a")
     wire.nodes[address_of("alias")] = machine
-    wire.add(machine, ["alias", "nobody"])
+    wire.add(machine, ["alias", "absent"])
     assert phase_of(machine) is MembershipPhase.JOINING
     wire.run(CONFIG.join_timeout_s)
     assert phase_of(machine) is MembershipPhase.MEMBER
@@ -152,7 +152,7 @@ def test_members_are_looked_up_by_name_and_by_address() -> None:
     assert machine.member("a") == machine.local_member == machine.members()[0]
     member = machine.member("b")
     assert member == machine.members()[1]
-    assert machine.member("nobody") is None
+    assert machine.member("absent") is None
     assert machine.names_at(address_of("a")) == ["a"]
     assert machine.names_at(address_of("b")) == ["b"]
     assert machine.names_at(Address("nowhere", 1)) == []
@@ -246,7 +246,7 @@ def use_after_leaving() -> dict[str, Callable[[Membership], object]]:
     return {
         "tick": lambda machine: machine.tick(now),
         "leave": lambda machine: machine.leave(),
-        "receive": lambda machine: tell(machine, make_record("c"), now=now),
+        "receive": lambda machine: receive_gossip(machine, make_record("c"), now=now),
         "meet": lambda machine: machine.contact(address_of("c"), now),
         "namesake": lambda machine: machine.on_duplicate_name_caller(address_of("c"), 1, now),
         "seeds": lambda machine: machine.set_seeds([address_of("c")], now),
@@ -259,7 +259,7 @@ def use_after_leaving() -> dict[str, Callable[[Membership], object]]:
 @pytest.mark.parametrize("use", use_after_leaving())
 def test_membership_after_leave_sends_nothing(use: str) -> None:
     machine = join_alone()
-    tell(machine, make_record("b"), now=START)
+    receive_gossip(machine, make_record("b"), now=START)
     machine.leave()
     machine.drain_outgoing()
     machine.drain_events()
@@ -272,7 +272,7 @@ def test_membership_after_leave_sends_nothing(use: str) -> None:
 
 def test_events_are_drained_once_and_round_trips_only_if_measured() -> None:
     machine = join_alone()
-    tell(machine, make_record("b"), now=START)
+    receive_gossip(machine, make_record("b"), now=START)
     first = machine.drain_events()
     assert len(first) == 1
     assert not isinstance(first[0], NameConflictDetected | NameConflictLost)

@@ -20,15 +20,15 @@ from tests.support.cluster.membership import (
     START,
     Wire,
     address_of,
-    ask,
+    exchange,
     instance_of,
     make_cluster,
     make_machine,
     make_record,
     names_of,
     pop_sent,
+    receive_gossip,
     state_of,
-    tell,
 )
 
 
@@ -109,7 +109,7 @@ def test_gossip_after_a_quiet_time_is_not_a_stall() -> None:
     wire, machines = make_cluster("a", "b", "c")
     machine = machines["a"]
     wire.run(100)
-    tell(machine, make_record("z"), now=wire.clock())
+    receive_gossip(machine, make_record("z"), now=wire.clock())
     assert machine.deadline() >= wire.clock()
     wire.run(100)
     wire.run(1)
@@ -138,7 +138,7 @@ def test_tick_after_the_deadline_is_detected_as_a_stall(late_s: float, stalls: i
 def test_packet_before_the_late_tick_detects_the_stall_once() -> None:
     wire, machines = make_cluster("a", "b")
     late = machines["a"].deadline() + 50
-    tell(machines["a"], now=late)
+    receive_gossip(machines["a"], now=late)
     machines["a"].tick(late)
     assert machines["a"].counters.stalls == 1
     assert wire.removals("b") == []
@@ -154,7 +154,9 @@ def test_stall_extends_suspicions_and_name_probes() -> None:
 
     wire, machines = make_cluster("a", "b")
     machine = machines["a"]
-    tell(machine, make_record("b", start=1, incarnation=INCARNATION + 1), now=wire.clock())
+    receive_gossip(
+        machine, make_record("b", start=1, incarnation=INCARNATION + 1), now=wire.clock()
+    )
     machine.tick(machine.deadline() + 50)
     member = machine.member("b")
     assert member is not None
@@ -191,7 +193,7 @@ def test_quiet_cluster_sends_few_packets() -> None:
     before = sum(machine.counters.packets_sent for machine in machines.values())
     wire.run(60)
     sent = sum(machine.counters.packets_sent for machine in machines.values()) - before
-    # A ping and its answer each second, an exchange with its answer every ten.
+    # A ping and its reply each second, an exchange with its reply every ten.
     assert sent <= 8 * (2 * 60 + 2 * 8)
 
 
@@ -212,7 +214,7 @@ def test_join_with_a_name_in_use_is_rejected_and_the_holder_stays() -> None:
     second = wire.add(make_second("c"), ["a"])
     assert wire.run_until(lambda: second.phase is MembershipPhase.NAME_LOST, limit_s=3)
     assert NameConflictLost(address_of("c")) in notices(wire, "c")
-    assert NameConflictDetected(ELSEWHERE) in notices(wire, "c"), "the holder is told"
+    assert NameConflictDetected(ELSEWHERE) in notices(wire, "c"), "the holder is notified"
     wire.run(30)
     assert wire.removals("c") == []
     assert machines["c"].phase is MembershipPhase.MEMBER
@@ -320,7 +322,7 @@ TODAY = 1_790_000_000_000
 def test_incarnation_jump_sent_to_a_member_is_outranked(to: str, leap: int) -> None:
     wire, machines = make_cluster(*NAMES)
     lie = make_record("b", MemberState.DEAD, incarnation=INCARNATION + leap, reported_by="c")
-    tell(machines[to], lie, now=wire.clock())
+    receive_gossip(machines[to], lie, now=wire.clock())
     wire.run(60)
     assert wire.removals("b") == []
     assert wire.agree()
@@ -332,7 +334,7 @@ def test_incarnation_jump_sent_to_a_later_node_is_outranked() -> None:
     later = wire.add(make_machine("a", incarnation=INCARNATION + 500), ["b"])
     wire.run(30)
     highest = INCARNATION + 500 + INCARNATION_JUMP_MAX
-    tell(
+    receive_gossip(
         later,
         make_record("b", MemberState.DEAD, incarnation=highest, reported_by="c"),
         now=wire.clock(),
@@ -344,12 +346,12 @@ def test_incarnation_jump_sent_to_a_later_node_is_outranked() -> None:
 
 @pytest.mark.parametrize("to", ["a", "b"])
 def test_member_after_two_incarnation_jumps_is_still_accepted(to: str) -> None:
-    """The others do not believe what is told of it, but what it answers them."""
+    """The others rely on its own acks, not on what is gossiped about it."""
     wire, machines = make_cluster(*NAMES)
     for leaps in (1, 2):
         high = INCARNATION + leaps * INCARNATION_JUMP_MAX
         lie = make_record("b", MemberState.SUSPECT, incarnation=high, reported_by="c")
-        tell(machines[to], lie, now=wire.clock())
+        receive_gossip(machines[to], lie, now=wire.clock())
     wire.run(20)
     wire.isolate("b")
     wire.run(4)
@@ -363,7 +365,7 @@ def test_member_after_two_incarnation_jumps_can_change_properties() -> None:
     wire, machines = make_cluster(*NAMES)
     for leaps in (1, 2):
         lie = make_record("b", version=leaps * INCARNATION_JUMP_MAX, properties={"role": "forged"})
-        tell(machines["b"], lie, now=wire.clock())
+        receive_gossip(machines["b"], lie, now=wire.clock())
     machines["b"].set_properties({"role": "own"}, wire.clock())
     wire.run(60)
     member = machines["c"].member("b")
@@ -380,9 +382,9 @@ def test_node_with_an_unset_clock_joins() -> None:
 
 
 def doubt(machine: Membership, name: str, now: float) -> None:
-    """Let a machine hear an honest doubt about a member as it knows it."""
+    """Have a machine receive a valid suspicion of a member."""
     record = machine._member_table.entries[name].record
-    tell(
+    receive_gossip(
         machine,
         msgspec.structs.replace(record, state=MemberState.SUSPECT, reported_by="c"),
         now=now,
@@ -394,9 +396,9 @@ def test_member_at_the_claim_limit_can_still_refute(what: str) -> None:
     wire, machines = make_cluster(*NAMES)
     if what == "version":
         highest = PropertiesRequestPacket(version=CLAIM_MAX, instance=instance_of("b"))
-        ask(machines["b"], highest, now=wire.clock(), name="c")
+        exchange(machines["b"], highest, now=wire.clock(), name="c")
     else:
-        tell(
+        receive_gossip(
             machines["b"],
             make_record("b", MemberState.DEAD, incarnation=CLAIM_MAX),
             now=wire.clock(),
@@ -409,7 +411,7 @@ def test_member_at_the_claim_limit_can_still_refute(what: str) -> None:
 
 
 def test_relay_cannot_forge_the_incarnation_of_a_member() -> None:
-    """A relay knows the number of the question, and so can forge the answer."""
+    """A relay knows the number of the request, and so can forge the reply."""
     wire, machines = make_cluster(*NAMES)
     asker, record = machines["a"], make_record("b")
     asker._prober.probe(asker._member_table.active["b"], wire.clock())
@@ -425,7 +427,7 @@ def test_relay_cannot_forge_the_incarnation_of_a_member() -> None:
         incarnation=CLAIM_MAX + 5,
         is_member=True,
     )
-    ask(asker, forged, now=wire.clock(), name="c")
+    exchange(asker, forged, now=wire.clock(), name="c")
     member = asker.member("b")
     assert member is not None
     assert member.incarnation == record.incarnation

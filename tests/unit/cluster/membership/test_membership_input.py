@@ -29,7 +29,7 @@ from tests.support.cluster.membership import (
     START,
     Wire,
     address_of,
-    ask,
+    exchange,
     instance_of,
     join_alone,
     make_cluster,
@@ -37,15 +37,15 @@ from tests.support.cluster.membership import (
     make_record,
     names_of,
     pop_sent,
-    tell,
+    receive_gossip,
 )
 
 
 def test_probe_is_acknowledged_and_an_unknown_sender_is_queried() -> None:
     machine = join_alone()
-    answer = ask(machine, ProbePacket(nonce=7, name="b", instance=1))
-    assert isinstance(answer, ProbeAckPacket)
-    assert (answer.nonce, answer.name, answer.instance) == (7, "a", instance_of("a"))
+    reply = exchange(machine, ProbePacket(nonce=7, name="b", instance=1))
+    assert isinstance(reply, ProbeAckPacket)
+    assert (reply.nonce, reply.name, reply.instance) == (7, "a", instance_of("a"))
     (sent,) = pop_sent(machine)
     assert sent.address == address_of("b")
     assert isinstance(sent.packet, SyncRequestPacket)
@@ -56,29 +56,32 @@ def test_probe_of_a_suspected_sender_is_acknowledged_with_its_record(state: Memb
     machine = join_alone()
     doubt = make_record("b", state, reported_by="c")
     machine._member_table.add(doubt, START)
-    answer = ask(machine, ProbePacket(nonce=7, name="b", instance=instance_of("b")))
-    assert isinstance(answer, ProbeAckPacket)
-    assert doubt in answer.records
+    reply = exchange(machine, ProbePacket(nonce=7, name="b", instance=instance_of("b")))
+    assert isinstance(reply, ProbeAckPacket)
+    assert doubt in reply.records
 
 
 def test_properties_request_returns_the_record_with_a_higher_version() -> None:
     machine = join_alone()
-    answer = ask(machine, PropertiesRequestPacket(version=0, instance=instance_of("a")))
-    assert answer == GossipPacket(records=[make_record("a")])
+    reply = exchange(machine, PropertiesRequestPacket(version=0, instance=instance_of("a")))
+    assert reply == GossipPacket(records=[make_record("a")])
     earlier_process = PropertiesRequestPacket(version=99, instance=instance_of("a", start=-1))
-    assert ask(machine, earlier_process) == answer
+    assert exchange(machine, earlier_process) == reply
     machine.set_properties({"role": "x"}, START)
-    answer = ask(machine, PropertiesRequestPacket(version=99, instance=instance_of("a")))
-    assert answer == GossipPacket(records=[make_record("a", version=100, properties={"role": "x"})])
-    assert ask(machine, PropertiesRequestPacket(version=99, instance=instance_of("a"))) == answer, (
-        "once is enough"
-    )
+    reply = exchange(machine, PropertiesRequestPacket(version=99, instance=instance_of("a")))
+    assert reply == GossipPacket(records=[make_record("a", version=100, properties={"role": "x"})])
+    assert (
+        exchange(machine, PropertiesRequestPacket(version=99, instance=instance_of("a"))) == reply
+    ), "once is enough"
 
 
 @pytest.mark.parametrize("version", [-1, CLAIM_MAX + 1, 2**64 - 1])
 def test_properties_request_out_of_range_gets_no_reply(version: int) -> None:
     machine = join_alone()
-    assert ask(machine, PropertiesRequestPacket(version=version, instance=instance_of("a"))) is None
+    assert (
+        exchange(machine, PropertiesRequestPacket(version=version, instance=instance_of("a")))
+        is None
+    )
     assert machine.local_member.version == 0
 
 
@@ -88,8 +91,8 @@ def test_ack_says_whether_this_node_is_a_member(is_member: bool) -> None:
     machine.start(START)
     if is_member:
         machine.set_seeds([], START)
-    ack = ask(machine, ProbePacket(nonce=7, name="b", instance=1))
-    sync = ask(machine, SyncRequestPacket(nonce=8, digest=b""))
+    ack = exchange(machine, ProbePacket(nonce=7, name="b", instance=1))
+    sync = exchange(machine, SyncRequestPacket(nonce=8, digest=b""))
     assert isinstance(ack, ProbeAckPacket)
     assert isinstance(sync, SyncReplyPacket)
     assert ack.is_member is sync.is_member is is_member
@@ -99,12 +102,12 @@ def test_ack_says_whether_this_node_is_a_member(is_member: bool) -> None:
 def test_joining_node_replies_but_does_not_gossip_itself() -> None:
     machine = make_machine("a")
     machine.start(START)
-    assert ask(machine, PropertiesRequestPacket(version=0, instance=instance_of("a"))) is None
-    answer = ask(machine, SyncRequestPacket(nonce=3, digest=b""))
-    assert isinstance(answer, SyncReplyPacket)
-    assert answer.records == []
-    assert isinstance(ask(machine, ProbePacket(nonce=7, name="b", instance=1)), ProbeAckPacket)
-    ask(machine, SyncReplyPacket(nonce=1, agrees=True, name="b", instance=1, is_member=True))
+    assert exchange(machine, PropertiesRequestPacket(version=0, instance=instance_of("a"))) is None
+    reply = exchange(machine, SyncRequestPacket(nonce=3, digest=b""))
+    assert isinstance(reply, SyncReplyPacket)
+    assert reply.records == []
+    assert isinstance(exchange(machine, ProbePacket(nonce=7, name="b", instance=1)), ProbeAckPacket)
+    exchange(machine, SyncReplyPacket(nonce=1, agrees=True, name="b", instance=1, is_member=True))
     assert machine.phase is MembershipPhase.JOINING
 
 
@@ -122,13 +125,13 @@ def test_joining_node_replies_but_does_not_gossip_itself() -> None:
     ids=lambda packet: type(packet).__name__,
 )
 def test_unsolicited_packets_get_no_reply(packet: MembershipPacket) -> None:
-    assert ask(join_alone(), packet) is None
+    assert exchange(join_alone(), packet) is None
 
 
 def test_gossip_reaches_suspects_and_uses_tcp_for_many_records() -> None:
     machine = join_alone()
     suspected = make_record("b", MemberState.SUSPECT, reported_by="c")
-    tell(machine, suspected, now=START)
+    receive_gossip(machine, suspected, now=START)
     machine.tick(START)
     (sent,) = [packet for packet in pop_sent(machine) if isinstance(packet.packet, GossipPacket)]
     assert sent.address == address_of("b")
@@ -136,7 +139,7 @@ def test_gossip_reaches_suspects_and_uses_tcp_for_many_records() -> None:
 
     wire, machines = make_cluster("a", "b")
     for number in range(100):
-        tell(machines["a"], make_record(f"node-{number}"), now=wire.clock())
+        receive_gossip(machines["a"], make_record(f"node-{number}"), now=wire.clock())
     machines["a"].tick(wire.clock())
     first, *_ = [
         packet for packet in pop_sent(machines["a"]) if isinstance(packet.packet, GossipPacket)
@@ -161,10 +164,10 @@ EVIL = Address("evil.example", 666)
 
 
 def live_through(*lies: MemberRecord, to: str = "a") -> tuple[Wire, dict[str, Membership]]:
-    """A cluster in which one node is told lies one by one, a good while later."""
+    """A cluster in which one node receives forged records one by one, long after."""
     wire, machines = make_cluster(*NAMES)
     for lie in lies:
-        tell(machines[to], lie, now=wire.clock())
+        receive_gossip(machines[to], lie, now=wire.clock())
     wire.run(60)
     return wire, machines
 
@@ -175,7 +178,7 @@ def assert_all_live(wire: Wire, machines: dict[str, Membership]) -> None:
         assert set(NAMES) <= set(names_of(machine))
 
 
-def refused(machine: Membership) -> dict[str, int]:
+def rejections(machine: Membership) -> dict[str, int]:
     return machine.counters.rejected
 
 
@@ -194,7 +197,7 @@ def test_forged_deaths_sent_to_all_or_repeatedly_are_refuted() -> None:
     wire, machines = make_cluster(*NAMES)
     for name in "acd":
         lie = make_record("b", MemberState.DEAD, reported_by=name)
-        tell(machines[name], lie, now=wire.clock())
+        receive_gossip(machines[name], lie, now=wire.clock())
     wire.run(60)
     assert_all_live(wire, machines)
 
@@ -205,7 +208,7 @@ def test_forged_deaths_sent_to_all_or_repeatedly_are_refuted() -> None:
         lie = make_record(
             "b", MemberState.DEAD, incarnation=member.incarnation + 3, reported_by="c"
         )
-        tell(machines["a"], lie, now=wire.clock())
+        receive_gossip(machines["a"], lie, now=wire.clock())
         wire.run(1)
     assert_all_live(wire, machines)
 
@@ -216,16 +219,16 @@ def test_forged_leave_is_rejected(subtests: pytest.Subtests) -> None:
             lie = make_record("b", MemberState.LEFT, incarnation=INCARNATION + 5, secret=secret)
             wire, machines = live_through(lie)
             assert_all_live(wire, machines)
-            assert refused(machines["a"]) == {"forged leave": 1}
+            assert rejections(machines["a"]) == {"forged leave": 1}
 
-    # Of somebody who is not known it means nothing.
+    # Of an unknown node it means nothing.
     wire, machines = make_cluster("a", "b")
     forged = msgspec.structs.replace(
         make_record("c", MemberState.LEFT, incarnation=INCARNATION + 9, secret=b"forged"),
         leave_digest=leave_digest(b"forged"),
     )
     for machine in machines.values():
-        tell(machine, forged, now=wire.clock())
+        receive_gossip(machine, forged, now=wire.clock())
     late = wire.add(make_machine("c"), ["a"])
     assert wire.run_until(lambda: wire.agree() and names_of(late) == ["a", "b", "c"], limit_s=30)
     assert late.local_member.incarnation < forged.incarnation
@@ -237,7 +240,7 @@ def test_forged_successor_is_not_admitted(state: MemberState, place: Address) ->
     lie = make_record("b", state, start=1, incarnation=INCARNATION + 5, address=place)
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
-    # A process that is gone by now has no claim that would have to be looked into.
+    # The claim of a process that is gone needs no probe.
     assert machines["a"].counters.name_conflicts == state.is_active
     member = machines["a"].member("b")
     assert member is not None
@@ -249,7 +252,7 @@ def test_forged_successor_of_an_unreachable_holder_is_not_admitted() -> None:
     wire, machines = make_cluster(*NAMES)
     wire.loses = lambda leg: {leg.sender, leg.receiver} == {"a", "b"}
     lie = make_record("b", start=1, incarnation=INCARNATION + 5, address=EVIL)
-    tell(machines["a"], lie, now=wire.clock())
+    receive_gossip(machines["a"], lie, now=wire.clock())
     wire.run(60)
     assert_all_live(wire, machines)
 
@@ -282,13 +285,13 @@ def test_forged_version_or_address_of_a_member_is_refuted() -> None:
     assert member.address == address_of("b")
 
 
-@pytest.mark.parametrize("name", ["b", "a", "stranger"])
+@pytest.mark.parametrize("name", ["b", "a", "unknown"])
 @pytest.mark.parametrize("state", [MemberState.ALIVE, MemberState.DEAD])
 def test_record_with_incarnation_out_of_range_is_rejected(name: str, state: MemberState) -> None:
     lie = make_record(name, state, incarnation=CLAIM_MAX + 1)
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
-    assert refused(machines["a"]) == {"incarnation out of range": 1}
+    assert rejections(machines["a"]) == {"incarnation out of range": 1}
     assert all(len(machine.members()) == 4 for machine in machines.values())
 
 
@@ -298,18 +301,18 @@ def test_stale_records_change_nothing(state: MemberState) -> None:
     before = wire.view(machines["a"])
     for name in NAMES:
         old = make_record(name, state, incarnation=INCARNATION - 1, reported_by="c")
-        tell(machines["a"], old, now=wire.clock())
+        receive_gossip(machines["a"], old, now=wire.clock())
     wire.run(30)
     assert_all_live(wire, machines)
     assert wire.view(machines["a"]) == before
-    assert refused(machines["a"]) == {}
+    assert rejections(machines["a"]) == {}
 
 
 def test_forged_claims_to_this_name_do_not_evict_the_node() -> None:
     lies = [
         make_record("a", start=start, incarnation=INCARNATION + 7, address=place)
         for start in (-1, 1)
-        for place in (EVIL, address_of("b"), address_of("nobody"))
+        for place in (EVIL, address_of("b"), address_of("absent"))
     ]
     wire, machines = live_through(*lies)
     assert_all_live(wire, machines)
@@ -320,23 +323,23 @@ def test_forged_claims_to_this_name_do_not_evict_the_node() -> None:
         ack = ProbeAckPacket(
             nonce=number, name="a", instance=1, leave_digest=b"", incarnation=0, is_member=True
         )
-        ask(machines["a"], ack, now=wire.clock())
+        exchange(machines["a"], ack, now=wire.clock())
     assert_all_live(wire, machines)
 
     wire, machines = live_through(make_record("a", MemberState.LEFT))
     assert_all_live(wire, machines)
-    assert refused(machines["a"]) == {"forged leave": 1}
+    assert rejections(machines["a"]) == {"forged leave": 1}
 
 
 def test_unknown_node_at_a_members_address_is_not_admitted() -> None:
     wire, machines = live_through(make_record("liar", address=address_of("b")))
     assert_all_live(wire, machines)
-    assert refused(machines["a"])["claims another member's address"] >= 1
+    assert rejections(machines["a"])["claims another member's address"] >= 1
     assert names_of(machines["a"]) == list(NAMES)
 
     wire, machines = live_through(make_record("liar", address=address_of("a")))
     assert_all_live(wire, machines)
-    assert refused(machines["a"])["claims this node's address"] >= 1
+    assert rejections(machines["a"])["claims this node's address"] >= 1
     assert names_of(machines["a"]) == list(NAMES)
 
     wire, machines = live_through(make_record("ghost", address=EVIL))
@@ -360,22 +363,24 @@ def oversized_records() -> dict[str, MemberRecord]:
 
 
 def assert_passes_on(wire: Wire, machines: dict[str, Membership], *names: str) -> None:
-    """Everybody hears of these, and nothing is left that cannot be told."""
-    everybody = list(machines.values())
+    """All receive these records, and no queue keeps any of them."""
+    all_machines = list(machines.values())
     assert wire.run_until(
-        lambda: all(set(names) <= set(names_of(machine)) for machine in everybody)
+        lambda: all(set(names) <= set(names_of(machine)) for machine in all_machines)
     )
-    # Long enough for those who do not exist to be found out, and for that to be told.
+    # Long enough to detect and gossip that they do not exist.
     wire.run(30)
-    assert [len(machine._context.gossip_queue) for machine in everybody] == [0] * len(everybody)
+    assert [len(machine._context.gossip_queue) for machine in all_machines] == [0] * len(
+        all_machines
+    )
 
 
 @pytest.mark.parametrize("which", oversized_records())
 def test_oversized_record_is_rejected_and_blocks_nothing(which: str) -> None:
     wire, machines = make_cluster(*NAMES)
-    tell(machines["a"], oversized_records()[which], now=wire.clock())
+    receive_gossip(machines["a"], oversized_records()[which], now=wire.clock())
     wire.add(make_machine("e"), ["a"])
-    assert refused(machines["a"]) == {"malformed record": 1}
+    assert rejections(machines["a"]) == {"malformed record": 1}
     assert_passes_on(wire, machines, "e")
     assert_all_live(wire, machines)
 
@@ -390,7 +395,7 @@ def test_longest_valid_record_blocks_nothing() -> None:
     accusation = make_record(
         "n" * 255, MemberState.SUSPECT, address=longest.local_member.address, reported_by="w" * 255
     )
-    tell(machines["a"], accusation, now=wire.clock())
+    receive_gossip(machines["a"], accusation, now=wire.clock())
     assert_passes_on(wire, machines, "e", "n" * 255)
 
 
@@ -400,8 +405,8 @@ def test_flood_of_unknown_nodes_is_rejected_and_evicts_no_member() -> None:
     for state in (MemberState.ALIVE, MemberState.DEAD):
         for number in range(100):
             unknown_node = make_record(f"{state.name}-{number}", state, address=EVIL)
-            tell(machines["a"], unknown_node, now=wire.clock())
-    assert refused(machines["a"])["too many members"] >= 90
+            receive_gossip(machines["a"], unknown_node, now=wire.clock())
+    assert rejections(machines["a"])["too many members"] >= 90
     assert len(machines["a"]._member_table.entries) <= 10
     assert len(machines["a"]._context.gossip_queue) <= 11
     wire.run(60)
@@ -416,9 +421,9 @@ def test_flood_of_unknown_nodes_is_rejected_and_evicts_no_member() -> None:
 def test_garbage_is_counted_as_malformed(data: bytes) -> None:
     wire, machines = make_cluster(*NAMES)
     for in_stream in (False, True):
-        answer = machines["a"].receive(data, EVIL, wire.clock(), in_stream=in_stream)
-        assert answer is None
-    assert refused(machines["a"]) == {"malformed packet": 2}
+        reply = machines["a"].receive(data, EVIL, wire.clock(), in_stream=in_stream)
+        assert reply is None
+    assert rejections(machines["a"]) == {"malformed packet": 2}
     assert_all_live(wire, machines)
 
 
@@ -426,22 +431,22 @@ def test_packet_with_duplicate_or_too_many_records_is_rejected() -> None:
     machine = join_alone()
     twice = [make_record("b"), make_record("c"), make_record("b", incarnation=INCARNATION + 1)]
     machine.receive(encode_packet(GossipPacket(records=twice)), EVIL, START)
-    assert refused(machine) == {"malformed packet": 1}
+    assert rejections(machine) == {"malformed packet": 1}
     assert names_of(machine) == ["a"]
 
     machine = join_alone(config=MembershipConfig(members_max=5))
-    news = [make_record(f"node-{number}") for number in range(7)]
-    tell(machine, *news, now=machine.deadline())
-    assert refused(machine) == {"malformed packet": 1}
+    records = [make_record(f"node-{number}") for number in range(7)]
+    receive_gossip(machine, *records, now=machine.deadline())
+    assert rejections(machine) == {"malformed packet": 1}
     assert names_of(machine) == ["a"]
 
 
 @pytest.mark.parametrize(
     "packet",
     [
-        ProbePacket(nonce=1, name="stranger", instance=1),
+        ProbePacket(nonce=1, name="unknown", instance=1),
         SyncRequestPacket(nonce=1, digest=b""),
-        SyncReplyPacket(nonce=1, agrees=False, name="stranger", instance=1, is_member=True),
+        SyncReplyPacket(nonce=1, agrees=False, name="unknown", instance=1, is_member=True),
         GossipPacket(),
     ],
     ids=lambda packet: type(packet).__name__,
@@ -456,6 +461,6 @@ def test_small_packet_causes_few_datagrams(packet: MembershipPacket) -> None:
 def test_largest_numbers_are_handled() -> None:
     machine = join_alone()
     for number in (2**64 - 1, -(2**63), 0):
-        answer = ask(machine, ProbePacket(nonce=number, name="", instance=number))
-        assert isinstance(answer, ProbeAckPacket)
-        assert answer.nonce == number
+        reply = exchange(machine, ProbePacket(nonce=number, name="", instance=number))
+        assert isinstance(reply, ProbeAckPacket)
+        assert reply.nonce == number

@@ -41,8 +41,8 @@ def make_name_conflicts(
     return NameConflictResolver(context, CandidateVerifier(context)), context
 
 
-def asked_rival(context: MembershipContext) -> ProbePacket:
-    """The question that went out, over a stream."""
+def probed_rival(context: MembershipContext) -> ProbePacket:
+    """The request that went out, over a stream."""
     (stream,) = pop_sent(context)
     assert stream.is_stream
     assert stream.peer is not None
@@ -50,8 +50,8 @@ def asked_rival(context: MembershipContext) -> ProbePacket:
     return stream.packet
 
 
-def asked(context: MembershipContext) -> ProbePacket:
-    """The question that went out, by datagram and by stream."""
+def queried(context: MembershipContext) -> ProbePacket:
+    """The request that went out, by datagram and by stream."""
     datagram, stream = pop_sent(context)
     assert (datagram.is_stream, stream.is_stream) == (False, True)
     assert datagram.address == stream.address
@@ -62,14 +62,14 @@ def asked(context: MembershipContext) -> ProbePacket:
     return datagram.packet
 
 
-def contest(
+def challenge(
     name_conflicts: NameConflictResolver,
     context: MembershipContext,
     challenger: MemberRecord = CHALLENGER,
 ) -> int:
     assert context.member_table.merge(challenger, NOW) is MergeResult.NAME_CONFLICT
     name_conflicts.challenge(challenger, NOW)
-    return asked(context).nonce
+    return queried(context).nonce
 
 
 def ack(number: int, name: str, instance: int, *, is_member: bool = True) -> ProbeAckPacket:
@@ -93,7 +93,7 @@ def test_challenge_probes_the_holder_with_the_claimants_record() -> None:
         assert isinstance(packet.packet, ProbePacket)
         assert (packet.peer, packet.packet.name, packet.packet.is_joining) == ("b", "self", False)
         assert packet.packet.records == [CHALLENGER]
-    assert context.gossip_records() == [], "who has not answered is not told on"
+    assert context.gossip_records() == [], "not gossiped before the ack"
     assert context.counters.name_conflicts == 1
     assert name_conflicts.deadline() == NOW + TIMEOUT_S
     assert not name_conflicts.has_rivals
@@ -108,24 +108,24 @@ def test_challenge_probes_the_holder_with_the_claimants_record() -> None:
 
 def test_holder_keeps_its_name_unless_it_is_silent() -> None:
     name_conflicts, context = make_name_conflicts("b")
-    number = contest(name_conflicts, context)
+    number = challenge(name_conflicts, context)
     assert name_conflicts.on_ack(ack(number, "b", instance_of("b")), NOW + 1) is None
     name_conflicts.tick(NOW + TIMEOUT_S)
     assert kinds(context) == []
     assert name_conflicts.deadline() == float("inf")
 
     name_conflicts, context = make_name_conflicts("b")
-    contest(name_conflicts, context)
+    challenge(name_conflicts, context)
     name_conflicts.tick(NOW + TIMEOUT_S - 0.01)
     assert kinds(context) == []
     name_conflicts.tick(NOW + TIMEOUT_S)
-    assert kinds(context) == [], "the other must answer first"
-    answer_question(context, name_conflicts, CHALLENGER)
+    assert kinds(context) == [], "pending the ack of the other"
+    acknowledge(context, name_conflicts, CHALLENGER)
     assert kinds(context) == REPLACED
 
-    # Its answer may be lost while its word arrives by way of others.
+    # Its reply may be lost while its word arrives by way of others.
     name_conflicts, context = make_name_conflicts("b")
-    contest(name_conflicts, context)
+    challenge(name_conflicts, context)
     context.member_table.merge(make_record("b", incarnation=CHALLENGER.incarnation + 1), NOW + 1)
     name_conflicts.tick(NOW + TIMEOUT_S)
     assert kinds(context) == []
@@ -133,16 +133,16 @@ def test_holder_keeps_its_name_unless_it_is_silent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "instance"), [("b", CHALLENGER.instance), ("somebody", instance_of("somebody"))]
+    ("name", "instance"), [("b", CHALLENGER.instance), ("other", instance_of("other"))]
 )
 def test_ack_of_the_claimant_at_the_holders_address_transfers_the_name(
     name: str, instance: int
 ) -> None:
     name_conflicts, context = make_name_conflicts("b")
-    number = contest(name_conflicts, context)
+    number = challenge(name_conflicts, context)
     assert name_conflicts.on_ack(ack(number, name, instance), NOW + 1) is None
     assert kinds(context) == []
-    answer_question(context, name_conflicts, CHALLENGER)
+    acknowledge(context, name_conflicts, CHALLENGER)
     assert kinds(context) == REPLACED
     assert context.member_table.active["b"].record == CHALLENGER
 
@@ -151,7 +151,7 @@ def test_ack_of_the_claimant_at_the_holders_address_transfers_the_name(
 def test_ack_with_an_unknown_leave_digest_changes_nothing(instance: int) -> None:
     """Process numbers are known to all; only the digest tells a process from a pretender."""
     name_conflicts, context = make_name_conflicts("b")
-    number = contest(name_conflicts, context)
+    number = challenge(name_conflicts, context)
     forged = msgspec.structs.replace(
         ack(number, "b", instance), leave_digest=leave_digest(b"forged")
     )
@@ -162,14 +162,14 @@ def test_ack_with_an_unknown_leave_digest_changes_nothing(instance: int) -> None
 
 def test_newest_claimant_counts_in_any_order() -> None:
     name_conflicts, context = make_name_conflicts("b")
-    contest(name_conflicts, context)
+    challenge(name_conflicts, context)
     newer = make_record("b", start=2, incarnation=INCARNATION + 2)
     name_conflicts.challenge(newer, NOW + 1)
     name_conflicts.challenge(CHALLENGER, NOW + 1)
-    assert pop_sent(context) == [], "one question is enough"
+    assert pop_sent(context) == [], "one probe is enough"
     assert context.counters.name_conflicts == 1
     name_conflicts.tick(NOW + TIMEOUT_S)
-    answer_question(context, name_conflicts, newer)
+    acknowledge(context, name_conflicts, newer)
     assert context.member_table.active["b"].record == newer
 
     first = make_record("b", start=1, incarnation=INCARNATION + 1)
@@ -180,18 +180,18 @@ def test_newest_claimant_counts_in_any_order() -> None:
             name_conflicts.challenge(challenger, NOW)
         pop_sent(context)
         name_conflicts.tick(NOW + TIMEOUT_S)
-        answer_question(context, name_conflicts, second)
+        acknowledge(context, name_conflicts, second)
         assert context.member_table.active["b"].record == second
 
 
 def test_name_probe_timeout_grows_with_health_score_and_stalls() -> None:
     name_conflicts, context = make_name_conflicts("b")
     context.health.worsen()
-    contest(name_conflicts, context)
+    challenge(name_conflicts, context)
     assert name_conflicts.deadline() == NOW + 2 * TIMEOUT_S
 
     name_conflicts, context = make_name_conflicts("b")
-    contest(name_conflicts, context)
+    challenge(name_conflicts, context)
     name_conflicts.probe_rival(
         make_record("self", start=1, address=ELSEWHERE), NOW, is_vouched=True
     )
@@ -207,7 +207,7 @@ def make_rival(age: int) -> MemberRecord:
     return make_record("self", start=age, address=ELSEWHERE, incarnation=INCARNATION)
 
 
-def look_into(
+def probe_own_name(
     name_conflicts: NameConflictResolver,
     context: MembershipContext,
     rival: MemberRecord,
@@ -216,33 +216,33 @@ def look_into(
 ) -> ProbePacket:
     name_conflicts.probe_rival(rival, NOW, is_vouched=is_vouched)
     assert name_conflicts.has_rivals is is_vouched
-    return asked_rival(context)
+    return probed_rival(context)
 
 
-def answer_question(
+def acknowledge(
     context: MembershipContext, name_conflicts: NameConflictResolver, record: MemberRecord
 ) -> None:
-    """Have the challenger answer what it is asked itself."""
+    """Have the challenger reply what it is queried itself."""
     (sent,) = pop_sent(context)
     assert isinstance(sent.packet, ProbePacket)
     assert (sent.address, sent.peer) == (record.address, record.name)
     reported = msgspec.structs.replace(
         ack(sent.packet.nonce, record.name, record.instance), incarnation=record.incarnation
     )
-    is_candidate, answered = name_conflicts._verifier.on_ack(reported, NOW)
+    is_candidate, replied = name_conflicts._verifier.on_ack(reported, NOW)
     assert is_candidate
-    assert answered == record
+    assert replied == record
     assert name_conflicts.is_silent(record)
-    context.member_table.admit(answered, NOW)
+    context.member_table.admit(replied, NOW)
 
 
 def test_probe_rival_carries_the_local_record_once_a_member() -> None:
     name_conflicts, context = make_name_conflicts()
-    ping = look_into(name_conflicts, context, make_rival(YOUNGER))
+    ping = probe_own_name(name_conflicts, context, make_rival(YOUNGER))
     assert (ping.is_joining, ping.records) == (False, [context.member_table.local])
 
     name_conflicts, context = make_name_conflicts(is_member=False)
-    ping = look_into(name_conflicts, context, make_rival(YOUNGER))
+    ping = probe_own_name(name_conflicts, context, make_rival(YOUNGER))
     assert (ping.is_joining, ping.records) == (True, [])
 
 
@@ -259,16 +259,18 @@ def test_probe_rival_carries_the_local_record_once_a_member() -> None:
         (False, False, ELDER, True),
     ],
 )
-@pytest.mark.parametrize("way", ["answer", "refused connection", "unexpected connection"])
+@pytest.mark.parametrize("channel", ["reply", "dialed connection", "unexpected connection"])
 def test_own_name_goes_to_the_member_then_to_the_earlier_process(
-    is_member: bool, rival_is_member: bool, age: int, yields: bool, way: str
+    is_member: bool, rival_is_member: bool, age: int, yields: bool, channel: str
 ) -> None:
     name_conflicts, context = make_name_conflicts(is_member=is_member)
     rival = make_rival(age)
     number = (
-        0 if way == "unexpected connection" else look_into(name_conflicts, context, rival).nonce
+        0
+        if channel == "unexpected connection"
+        else probe_own_name(name_conflicts, context, rival).nonce
     )
-    if way == "answer":
+    if channel == "reply":
         reported = ack(number, "self", rival.instance, is_member=rival_is_member)
         resolution = name_conflicts.on_ack(reported, NOW + 1)
         assert context.counters.name_conflicts == 1
@@ -282,7 +284,7 @@ def test_own_name_goes_to_the_member_then_to_the_earlier_process(
 
 def test_ack_of_another_address_or_nonce_leaves_probes_open() -> None:
     name_conflicts, context = make_name_conflicts()
-    look_into(name_conflicts, context, make_rival(ELDER))
+    probe_own_name(name_conflicts, context, make_rival(ELDER))
     third = instance_of("self", start=YOUNGER)
     name_conflicts.on_duplicate_name_peer(
         address_of("third"), third, NOW, is_vouched=True, is_member=True
@@ -297,23 +299,23 @@ def test_ack_of_another_address_or_nonce_leaves_probes_open() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["self", "somebody"])
+@pytest.mark.parametrize("name", ["self", "other"])
 def test_ack_by_this_node_or_another_name_is_no_rival(name: str) -> None:
     name_conflicts, context = make_name_conflicts()
-    number = look_into(name_conflicts, context, make_rival(ELDER)).nonce
+    number = probe_own_name(name_conflicts, context, make_rival(ELDER)).nonce
     assert name_conflicts.on_ack(ack(number, name, instance_of(name)), NOW + 1) is None
     assert not name_conflicts.has_rivals
 
 
 def test_rival_is_probed_once_at_a_time_and_dropped_if_silent() -> None:
     name_conflicts, context = make_name_conflicts()
-    look_into(name_conflicts, context, make_rival(ELDER))
+    probe_own_name(name_conflicts, context, make_rival(ELDER))
     name_conflicts.tick(NOW + TIMEOUT_S)
     assert not name_conflicts.has_rivals
     assert context.counters.name_conflicts == 0
 
     name_conflicts, context = make_name_conflicts()
-    look_into(name_conflicts, context, make_rival(ELDER))
+    probe_own_name(name_conflicts, context, make_rival(ELDER))
     name_conflicts.probe_rival(make_rival(ELDER), NOW, is_vouched=True)
     assert pop_sent(context) == []
     for number in range(100):
@@ -324,15 +326,17 @@ def test_rival_is_probed_once_at_a_time_and_dropped_if_silent() -> None:
 
 @pytest.mark.parametrize("age", [ELDER, YOUNGER])
 @pytest.mark.parametrize("is_member", [True, False])
-@pytest.mark.parametrize("way", ["answer", "refused connection", "unexpected connection"])
-def test_rival_that_no_member_vouches_for_is_ignored(age: int, is_member: bool, way: str) -> None:
+@pytest.mark.parametrize("channel", ["reply", "dialed connection", "unexpected connection"])
+def test_rival_that_no_member_vouches_for_is_ignored(
+    age: int, is_member: bool, channel: str
+) -> None:
     name_conflicts, context = make_name_conflicts(is_member=is_member)
     rival = make_rival(age)
-    if way == "unexpected connection":
+    if channel == "unexpected connection":
         number = 0
     else:
-        number = look_into(name_conflicts, context, rival, is_vouched=False).nonce
-    if way == "answer":
+        number = probe_own_name(name_conflicts, context, rival, is_vouched=False).nonce
+    if channel == "reply":
         resolution = name_conflicts.on_ack(ack(number, "self", rival.instance), NOW)
     else:
         resolution = name_conflicts.on_duplicate_name_peer(
@@ -342,7 +346,7 @@ def test_rival_that_no_member_vouches_for_is_ignored(age: int, is_member: bool, 
     # It is left alone for a while, unless somebody vouches for it after all.
     name_conflicts.probe_rival(rival, NOW + 1, is_vouched=False)
     assert pop_sent(context) == []
-    look_into(name_conflicts, context, rival)
+    probe_own_name(name_conflicts, context, rival)
     name_conflicts.probe_rival(rival, NOW, is_vouched=False)
     assert name_conflicts.has_rivals, "what was vouched for once stays so"
 

@@ -42,7 +42,7 @@ def make_prober(*names: str) -> tuple[Prober, MembershipContext]:
 
 
 def begin(prober: Prober, context: MembershipContext, name: str = "b", now: float = NOW) -> int:
-    """Ask a member directly; the number of the question."""
+    """Ask a member directly; the number of the request."""
     prober.probe(context.member_table.active[name], now)
     (sent,) = pop_sent(context)
     assert isinstance(sent.packet, ProbePacket)
@@ -103,9 +103,9 @@ def test_prober_probes_each_member_once_per_round() -> None:
         assert isinstance(sent.packet, ProbePacket)
         prober.on_ack(ack(sent.packet.nonce, sent.peer or ""), NOW + 1 + turn, in_stream=False)
         probed.append(sent.address)
-    everybody = sorted(map(address_of, "bcdef"))
-    assert sorted(probed[:5]) == everybody
-    assert sorted(probed[5:]) == everybody
+    all_names = sorted(map(address_of, "bcdef"))
+    assert sorted(probed[:5]) == all_names
+    assert sorted(probed[5:]) == all_names
 
     prober, context = make_prober("b", "c")
     prober.start(NOW)
@@ -175,7 +175,7 @@ def test_probe_without_ack_uses_tcp_and_relays() -> None:
         True,
         number,
     )
-    assert stream.peer == "b", "whoever else is there by now must not answer for it"
+    assert stream.peer == "b", "another node at the address must not acknowledge"
     assert [packet.packet for packet in requests] == [
         ProbeRequestPacket(nonce=number, target="b", padding=padding_for("b"))
     ] * 3
@@ -234,7 +234,7 @@ def test_probe_timeout_suspects_the_member_and_raises_the_score() -> None:
     assert context.member_table.suspects == {}
     prober.tick(NOW + 2.0)
     assert list(context.member_table.suspects) == ["b"]
-    assert context.member_table.deadline() == NOW + CONFIG.failure_timeout_s, "since it was asked"
+    assert context.member_table.deadline() == NOW + CONFIG.failure_timeout_s, "from the probe on"
     assert (context.counters.probes_failed, context.counters.suspicions) == (1, 1)
 
     prober, context = make_prober("b", "c")
@@ -251,15 +251,15 @@ def test_suspect_is_notified_once_more_and_only_once() -> None:
     """The way by others may have failed, and its objection may have got lost."""
     prober, context = make_prober("b", "c")
     context.member_table.add(make_record("b", MemberState.SUSPECT, reported_by="c"), NOW)
-    half_way = NOW + CONFIG.confirmed_failure_timeout_s / 2
-    prober.tick(half_way - 0.01)
+    halfway = NOW + CONFIG.confirmed_failure_timeout_s / 2
+    prober.tick(halfway - 0.01)
     pop_sent(context)
-    assert prober.deadline() == half_way
-    prober.tick(half_way)
+    assert prober.deadline() == halfway
+    prober.tick(halfway)
     sent = only([packet for packet in pop_sent(context) if packet.address == address_of("b")])
     assert isinstance(sent.packet, ProbePacket)
     assert [record.state for record in sent.packet.records] == [MemberState.SUSPECT]
-    prober.tick(half_way + 0.1)
+    prober.tick(halfway + 0.1)
     assert [packet for packet in pop_sent(context) if packet.address == address_of("b")] == []
 
 
@@ -337,7 +337,7 @@ def test_probe_request_relays_the_probe_and_its_ack() -> None:
     prober.tick(NOW + 10)
     assert pop_sent(context) == []
 
-    # An answer that is too long for its question is kept back.
+    # An reply that is too long for its request is kept back.
     prober.on_request(
         ProbeRequestPacket(nonce=7, target="b"), address_of("asker"), NOW, bytes_max=20
     )
@@ -358,7 +358,7 @@ def test_probe_request_is_nacked_before_the_requester_times_out() -> None:
     assert only(pop_sent(context)) == SentPacket(
         address_of("asker"), ProbeNackPacket(nonce=7), is_stream=False
     )
-    assert context.member_table.suspects == {}, "that is for the asker to say"
+    assert context.member_table.suspects == {}, "only the requester suspects it"
 
     prober, context = make_prober()
     prober.on_request(

@@ -20,7 +20,7 @@ from tests.support.cluster.membership import (
 
 NOW = 100.0
 CONFIG = MembershipConfig(sync_interval_s=10.0, probe_interval_s=1.0)
-# Three times as many as are asked at one time.
+# Three times as many as are queried at one time.
 CROWD = [f"node-{number}" for number in range(3 * _BATCH_MAX)]
 
 
@@ -34,7 +34,7 @@ def make_state_sync(
     return state_sync, context
 
 
-def asked(sent: list[SentPacket]) -> list[Address]:
+def queried(sent: list[SentPacket]) -> list[Address]:
     assert all(isinstance(packet.packet, SyncRequestPacket) and packet.is_stream for packet in sent)
     return [packet.address for packet in sent]
 
@@ -44,8 +44,8 @@ def request_of(sent: SentPacket) -> SyncRequestPacket:
     return sent.packet
 
 
-def answer(
-    request: SyncRequestPacket, name: str, *news_of: str, agrees: bool = False
+def reply(
+    request: SyncRequestPacket, name: str, *names: str, agrees: bool = False
 ) -> SyncReplyPacket:
     return SyncReplyPacket(
         nonce=request.nonce,
@@ -53,11 +53,11 @@ def answer(
         name=name,
         instance=instance_of(name),
         is_member=True,
-        records=[make_record(name) for name in news_of],
+        records=[make_record(name) for name in names],
     )
 
 
-def ask_one(state_sync: StateSync, context: MembershipContext) -> SyncRequestPacket:
+def query_one(state_sync: StateSync, context: MembershipContext) -> SyncRequestPacket:
     state_sync.tick(NOW)
     (sent,) = pop_sent(context)
     return request_of(sent)
@@ -71,30 +71,30 @@ def test_set_seeds_ignores_the_local_address() -> None:
     assert not state_sync.set_seeds([context.member_table.local.address], NOW)
     assert state_sync.set_seeds([context.member_table.local.address, address_of("b")], NOW)
     state_sync.tick(NOW)
-    assert asked(pop_sent(context)) == [address_of("b")]
+    assert queried(pop_sent(context)) == [address_of("b")]
 
 
 def test_seed_is_queried_at_once_with_the_local_record_of_a_member() -> None:
     state_sync, context = make_state_sync("b")
     assert state_sync.deadline() == NOW
-    request = ask_one(state_sync, context)
+    request = query_one(state_sync, context)
     assert request.digest == context.member_table.digest()
     assert request.records == [make_record("self")]
 
     state_sync, context = make_state_sync("b")
     context.is_member = False
-    assert ask_one(state_sync, context).records == []
+    assert query_one(state_sync, context).records == []
 
 
 def test_seeds_are_queried_in_random_batches() -> None:
     state_sync, context = make_state_sync(*CROWD)
     state_sync.tick(NOW)
-    first = asked(pop_sent(context))
+    first = queried(pop_sent(context))
     state_sync.tick(NOW)
     assert pop_sent(context) == [], "the others wait for their turn"
     assert state_sync.deadline() == NOW + _BATCH_INTERVAL_S
     state_sync.tick(NOW + _BATCH_INTERVAL_S)
-    second = asked(pop_sent(context))
+    second = queried(pop_sent(context))
     assert len(first) == len(second) == _BATCH_MAX
     assert not set(first) & set(second)
 
@@ -105,7 +105,7 @@ def test_seeds_are_queried_in_random_batches() -> None:
             *CROWD, context=make_context(config=CONFIG, seed=seed)
         )
         state_sync.tick(NOW)
-        firsts.add(frozenset(asked(pop_sent(context))))
+        firsts.add(frozenset(queried(pop_sent(context))))
     assert len(firsts) == 10
 
     # One that lives among many that are down would else be found late.
@@ -115,7 +115,7 @@ def test_seeds_are_queried_in_random_batches() -> None:
     now, first_round = NOW, []
     for _ in range(20):
         state_sync.tick(now)
-        first_round += asked(pop_sent(context))
+        first_round += queried(pop_sent(context))
         now = state_sync.deadline()
     assert sorted(first_round) == sorted(map(address_of, names))
 
@@ -126,7 +126,7 @@ def test_set_seeds_keeps_the_backoff_of_known_seeds() -> None:
     pop_sent(context)
     state_sync.set_seeds([address_of("b"), address_of("d")], NOW)
     state_sync.tick(NOW + _BATCH_INTERVAL_S)
-    assert asked(pop_sent(context)) == [address_of("d")]
+    assert queried(pop_sent(context)) == [address_of("d")]
 
 
 def test_seed_that_is_a_member_is_queried_only_after_its_death() -> None:
@@ -137,36 +137,36 @@ def test_seed_that_is_a_member_is_queried_only_after_its_death() -> None:
     assert pop_sent(context) == []
     context.member_table.merge(make_record("b", MemberState.LEFT), NOW)
     state_sync.tick(NOW)
-    assert asked(pop_sent(context)) == [address_of("b")]
+    assert queried(pop_sent(context)) == [address_of("b")]
 
 
 def test_seed_that_is_this_node_or_an_alias_is_known_after_its_reply() -> None:
     state_sync, context = make_state_sync("alias")
-    request = ask_one(state_sync, context)
+    request = query_one(state_sync, context)
     context.member_table.add(make_record("b"), NOW)
-    assert state_sync.deadline() < NOW + 0.6, "nobody knows yet that it is b"
-    assert state_sync.on_reply(answer(request, "b", agrees=True))
+    assert state_sync.deadline() < NOW + 0.6, "the name of the node there is still unknown"
+    assert state_sync.on_reply(reply(request, "b", agrees=True))
     state_sync.tick(NOW + 0.7)
     assert pop_sent(context) == []
 
     state_sync, context = make_state_sync("alias", "b")
     state_sync.tick(NOW)
     requests = {packet.address: request_of(packet) for packet in pop_sent(context)}
-    own = answer(requests[address_of("alias")], "self", agrees=True)
+    own = reply(requests[address_of("alias")], "self", agrees=True)
     assert not state_sync.on_reply(own), "though it is a member, as far as it says"
-    assert state_sync.on_reply(answer(requests[address_of("b")], "b", agrees=True))
+    assert state_sync.on_reply(reply(requests[address_of("b")], "b", agrees=True))
 
     state_sync, context = make_state_sync("b", "c")
     state_sync.tick(NOW)
     first, second = (request_of(packet) for packet in pop_sent(context))
-    is_joining = msgspec.structs.replace(answer(first, "b", agrees=True), is_member=False)
+    is_joining = msgspec.structs.replace(reply(first, "b", agrees=True), is_member=False)
     assert not state_sync.on_reply(is_joining)
-    also_joining = msgspec.structs.replace(answer(second, "c", agrees=True), is_member=False)
-    assert state_sync.on_reply(also_joining), "nobody is left who could know more"
+    also_joining = msgspec.structs.replace(reply(second, "c", agrees=True), is_member=False)
+    assert state_sync.on_reply(also_joining), "every seed has replied"
 
 
-@pytest.mark.parametrize("answers", [False, True], ids=["silent", "this very node"])
-def test_seed_without_a_new_node_is_queried_with_backoff(answers: bool) -> None:
+@pytest.mark.parametrize("replies", [False, True], ids=["silent", "this very node"])
+def test_seed_without_a_new_node_is_queried_with_backoff(replies: bool) -> None:
     """Behind the address of a balancer there may be others the next time."""
     state_sync, context = make_state_sync("alias")
     state_sync._next_sync = float("inf")
@@ -175,8 +175,8 @@ def test_seed_without_a_new_node_is_queried_with_backoff(answers: bool) -> None:
         state_sync.tick(now)
         (sent,) = pop_sent(context)
         assert sent.address == address_of("alias")
-        if answers:
-            assert state_sync.on_reply(answer(request_of(sent), "self", agrees=True))
+        if replies:
+            assert state_sync.on_reply(reply(request_of(sent), "self", agrees=True))
         pauses.append(state_sync.deadline() - now)
         now = state_sync.deadline()
     assert 0.25 <= pauses[0] <= 0.5
@@ -190,9 +190,9 @@ def test_unknown_sender_is_queried_at_a_limited_rate() -> None:
     for later in (0.0, 0.5, 0.99):
         state_sync.query_unknown(address_of("b"), NOW + later)
     state_sync.query_unknown(address_of("c"), NOW)
-    assert asked(pop_sent(context)) == [address_of("b"), address_of("c")]
+    assert queried(pop_sent(context)) == [address_of("b"), address_of("c")]
     state_sync.query_unknown(address_of("b"), NOW + 1.0)
-    assert asked(pop_sent(context)) == [address_of("b")]
+    assert queried(pop_sent(context)) == [address_of("b")]
 
     state_sync, context = make_state_sync()
     context.member_table.add(make_record("b"), NOW)
@@ -204,17 +204,17 @@ def test_queries_of_unknown_senders_are_bounded() -> None:
     state_sync, context = make_state_sync()
     for later in (0.0, 0.99):
         for port in range(1, 301):
-            state_sync.query_unknown(Address("stranger", port), NOW + later)
+            state_sync.query_unknown(Address("unknown", port), NOW + later)
     assert len(pop_sent(context)) == 8
     assert len(state_sync._recent_queries) == 8
     for port in range(301, 601):
-        state_sync.query_unknown(Address("stranger", port), NOW + CONFIG.probe_interval_s)
+        state_sync.query_unknown(Address("unknown", port), NOW + CONFIG.probe_interval_s)
     assert len(pop_sent(context)) == 8, "in the next interval others have their turn"
 
     state_sync, context = make_state_sync()
     for second in range(20):
         for port in range(1, 9):
-            state_sync.query_unknown(Address(f"stranger-{second}", port), NOW + second)
+            state_sync.query_unknown(Address(f"unknown-{second}", port), NOW + second)
     assert len(pop_sent(context)) == 160
     assert len(state_sync._pending) == 64
 
@@ -227,16 +227,16 @@ def test_sync_interval_grows_and_includes_dead_members() -> None:
         pauses.append(state_sync.deadline() - now)
         now = state_sync.deadline()
         state_sync.tick(now)
-        assert asked(pop_sent(context)) == [address_of("b")]
+        assert queried(pop_sent(context)) == [address_of("b")]
     expected = [1, 2, 4, 8, 10, 10, 10, 10]
     assert pauses == [pytest.approx(pause_s, rel=0.21) for pause_s in expected]
-    assert len(set(pauses)) == 8, "never in step"
+    assert len(set(pauses)) == 8, "jittered"
 
     state_sync, context = make_state_sync()
     for name, state in (("b", MemberState.ALIVE), ("x", MemberState.DEAD), ("y", MemberState.LEFT)):
         context.member_table.add(make_record(name, state), NOW)
     state_sync.tick(state_sync.deadline())
-    assert asked(pop_sent(context)) == [address_of("b"), address_of("x")]
+    assert queried(pop_sent(context)) == [address_of("b"), address_of("x")]
 
 
 def test_sync_request_with_another_digest_gets_the_full_state() -> None:
@@ -264,18 +264,18 @@ def test_sync_request_with_another_digest_gets_the_full_state() -> None:
 
 def test_sync_reply_is_accepted_once_and_only_if_requested() -> None:
     state_sync, context = make_state_sync("b")
-    request = ask_one(state_sync, context)
+    request = query_one(state_sync, context)
     assert not state_sync.on_reply(
         SyncReplyPacket(nonce=1, agrees=False, name="b", instance=1, is_member=True)
     )
-    assert state_sync.on_reply(answer(request, "b", agrees=True))
-    assert not state_sync.on_reply(answer(request, "b")), "once is enough"
+    assert state_sync.on_reply(reply(request, "b", agrees=True))
+    assert not state_sync.on_reply(reply(request, "b")), "once is enough"
     assert pop_sent(context) == []
 
     state_sync, context = make_state_sync()
     state_sync.query_unknown(address_of("b"), NOW)
     request = request_of(pop_sent(context)[0])
-    assert state_sync.on_reply(answer(request, "b", agrees=True))
+    assert state_sync.on_reply(reply(request, "b", agrees=True))
 
 
 def test_sync_reply_is_answered_with_newer_records() -> None:
@@ -290,8 +290,8 @@ def test_sync_reply_is_answered_with_newer_records() -> None:
     for record in [*newer, *older]:
         context.member_table.add(record, NOW)
     context.gossip_queue.drop("c")
-    request = ask_one(state_sync, context)
-    sync = answer(request, "b", "b", "d", "e", "f", "g")
+    request = query_one(state_sync, context)
+    sync = reply(request, "b", "b", "d", "e", "f", "g")
     later = make_record("h", start=1, incarnation=INCARNATION + 1)
     state_sync.on_reply(msgspec.structs.replace(sync, records=[*sync.records, later]))
 
@@ -302,14 +302,14 @@ def test_sync_reply_is_answered_with_newer_records() -> None:
 
 def test_sync_reply_without_gaps_or_while_joining_sends_nothing() -> None:
     state_sync, context = make_state_sync("b")
-    request = ask_one(state_sync, context)
-    state_sync.on_reply(answer(request, "b", "self"))
+    request = query_one(state_sync, context)
+    state_sync.on_reply(reply(request, "b", "self"))
     assert pop_sent(context) == []
 
     state_sync, context = make_state_sync("b")
     context.is_member = False
     context.member_table.add(make_record("c"), NOW)
-    state_sync.on_reply(answer(ask_one(state_sync, context), "b"))
+    state_sync.on_reply(reply(query_one(state_sync, context), "b"))
     assert pop_sent(context) == []
 
 

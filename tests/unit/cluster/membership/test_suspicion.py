@@ -77,11 +77,11 @@ def test_stall_extends_and_reported_death_shortens_the_suspicion() -> None:
 
 def test_renotify_is_due_once_at_half_the_minimum_timeout() -> None:
     suspicion = suspect()
-    half_way = 50.0 + SHORTEST_S / 2
-    assert suspicion.renotify_at == half_way
-    assert not suspicion.is_renotify_due(half_way - 0.01)
-    assert suspicion.is_renotify_due(half_way)
-    assert not suspicion.is_renotify_due(half_way)
+    halfway = 50.0 + SHORTEST_S / 2
+    assert suspicion.renotify_at == halfway
+    assert not suspicion.is_renotify_due(halfway - 0.01)
+    assert suspicion.is_renotify_due(halfway)
+    assert not suspicion.is_renotify_due(halfway)
     assert suspicion.renotify_at == math.inf
 
 

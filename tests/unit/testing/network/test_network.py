@@ -121,7 +121,7 @@ def test_data_waits_for_the_end_of_a_partition(pair: Pair, one_way: bool) -> Non
     assert near.losses == far.losses == []
 
 
-def test_data_on_its_way_is_caught_by_a_partition_but_not_on_the_own_host(pair: Pair) -> None:
+def test_data_in_flight_is_blocked_by_a_partition_but_not_on_one_host(pair: Pair) -> None:
     near, far = pair.connect()
     near.transport.write(b"x" * 1000)
     pair.network.partition({"alpha"}, {"beta"})
@@ -204,7 +204,7 @@ def test_cancelled_connect_is_closed_at_the_other_side(pair: Pair) -> None:
     assert task.cancelled()
     (far,) = pair.accepted
     assert len(far.losses) == 1
-    assert not pair.alpha.process.host.dialed._taken
+    assert not pair.alpha.process.host.dialed._owners
 
 
 def test_reset_connections_breaks_both_ends_after_set_delay(pair: Pair) -> None:
@@ -249,7 +249,7 @@ def test_datagrams_suffer(
     assert holds(got), got
 
 
-def test_wrong_faults_are_refused(pair: Pair) -> None:
+def test_wrong_faults_are_rejected(pair: Pair) -> None:
     for wrong in ({"loss": 1.5}, {"delay_s": (2.0, 1.0)}, {"between": ("alpha", "nobody")}):
         with pytest.raises(ConfigError):
             pair.network.set_conditions(**wrong)
@@ -405,7 +405,7 @@ def test_each_address_of_a_name_is_tried_and_names_change(pair: Pair) -> None:
         pair.sim.run(pair.dial("nobody"), pair.alpha)
 
 
-def test_loopback_is_the_own_host(pair: Pair) -> None:
+def test_loopback_is_the_local_host(pair: Pair) -> None:
     async def listen() -> tuple[str, int]:
         server = await asyncio.get_running_loop().create_server(End, "localhost", 0)
         name: tuple[str, int] = server.sockets[0].getsockname()
@@ -437,7 +437,7 @@ def test_wildcard_is_reached_at_every_address(pair: Pair) -> None:
         pair.sim.run(listen(PORT), pair.beta)
 
 
-def test_only_own_addresses_can_be_bound_and_every_host_has_one(pair: Pair) -> None:
+def test_only_local_addresses_can_be_bound_and_every_host_has_one(pair: Pair) -> None:
     async def listen() -> None:
         await asyncio.get_running_loop().create_server(End, "10.0.0.2", 0)
 

@@ -31,7 +31,7 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
         local: SocketAddress,
         remote: SocketAddress | None,
     ) -> None:
-        port = host.datagrams.take(*local, self)
+        port = host.datagrams.bind(*local, self)
         self.local = (local[0], port)
         super().__init__({"sockname": self.local, "peername": remote, "socket": None})
         self._network = network

@@ -64,12 +64,12 @@ class DialAttempt:
     def _create_pair(self, host: SimHost, server: MemoryServer) -> MemoryTransport:
         network = self._network
         context = server.new_context()
-        near = MemoryTransport(network, self._source, self._context, self._local, self._target)
-        far = MemoryTransport(network, host, context, self._target, self._local, server)
-        near.outgoing = far.incoming = Pipe(network, near, far)
-        far.outgoing = near.incoming = Pipe(network, far, near)
-        server.accept(far, context)
-        return near
+        dialed = MemoryTransport(network, self._source, self._context, self._local, self._target)
+        accepted = MemoryTransport(network, host, context, self._target, self._local, server)
+        dialed.outgoing = accepted.incoming = Pipe(network, dialed, accepted)
+        accepted.outgoing = dialed.incoming = Pipe(network, accepted, dialed)
+        server.accept(accepted, context)
+        return dialed
 
     def _open(self, transport: MemoryTransport) -> None:
         """Handle the arrival of the acceptance at the caller."""
@@ -91,7 +91,7 @@ class DialAttempt:
             self._opened.set_exception(error)
 
     def _describe(self) -> str:
-        name = self._host.name if self._host is not None else "nobody"
+        name = self._host.name if self._host is not None else "no host"
         return f"to {name} at {self._target[0]}:{self._target[1]}"
 
     # Called by the host of the caller.

@@ -121,45 +121,45 @@ class PortTable(Generic[T]):
     """Owners of the ports of one protocol."""
 
     def __init__(self, first_free: int = _FIRST_LISTENING) -> None:
-        self._taken: dict[SocketAddress, T] = {}
+        self._owners: dict[SocketAddress, T] = {}
         self._first_free = self._next_free = first_free
 
-    def take(self, address: str, port: int, owner: T) -> int:
+    def bind(self, address: str, port: int, owner: T) -> int:
         """Bind a port, or a free one for port 0; return the port."""
         port = port or self._choose(address)
-        if self._is_taken(address, port):
+        if self._is_bound(address, port):
             raise OSError(
                 errno.EADDRINUSE,
                 f"error while attempting to bind on address {(address, port)}: "
                 f"{os.strerror(errno.EADDRINUSE).lower()}",
             )
-        self._taken[address, port] = owner
+        self._owners[address, port] = owner
         return port
 
     def release(self, address: str, port: int) -> None:
         """Release a port."""
-        self._taken.pop((address, port), None)
+        self._owners.pop((address, port), None)
 
     def find(self, address: str, port: int) -> T | None:
         """Return the owner of an address and port, or None."""
-        exact = self._taken.get((address, port))
-        return self._taken.get((WILDCARD, port)) if exact is None else exact
+        exact = self._owners.get((address, port))
+        return self._owners.get((WILDCARD, port)) if exact is None else exact
 
     def clear(self) -> None:
         """Release all ports."""
-        self._taken.clear()
+        self._owners.clear()
 
     def _choose(self, address: str) -> int:
         while True:
             port = self._next_free
             self._next_free = self._first_free if port == _LAST_PORT else port + 1
-            if not self._is_taken(address, port):
+            if not self._is_bound(address, port):
                 return port
 
-    def _is_taken(self, address: str, port: int) -> bool:
+    def _is_bound(self, address: str, port: int) -> bool:
         if address == WILDCARD:
-            return any(taken == port for _, taken in self._taken)
-        return (address, port) in self._taken or (WILDCARD, port) in self._taken
+            return any(bound == port for _, bound in self._owners)
+        return (address, port) in self._owners or (WILDCARD, port) in self._owners
 
 
 class SimHost:

@@ -124,12 +124,12 @@ class MemoryNetwork:
         self.links.set(msgspec.structs.replace(before, **changes), between)
         scope = "everywhere" if between is None else f"between {between[0]} and {between[1]}"
         description = ", ".join(f"{name} {value}" for name, value in changes.items())
-        self._log.add("network", "disturbed", f"{scope}: {description}")
+        self._log.add("network", "conditions", f"{scope}: {description}")
 
     def reset_conditions(self) -> None:
         """Reset all links to the default conditions."""
         self.links.set(DEFAULT_CONDITIONS, None)
-        self._log.add("network", "calm")
+        self._log.add("network", "conditions", "everywhere: default")
 
     def partition(
         self, group: Iterable[str] | str, other: Iterable[str] | str, *, one_way: bool = False
@@ -160,11 +160,12 @@ class MemoryNetwork:
 
     def reset_connections(self, first: str, second: str) -> int:
         """Reset the connections between two hosts; return their number."""
-        far = self.host(second).name
+        name = self.host(second).name
         transports = [
             transport
             for transport in self.host(first).sockets
-            if isinstance(transport, MemoryTransport) and transport.outgoing.target.host.name == far
+            if isinstance(transport, MemoryTransport)
+            and transport.outgoing.target.host.name == name
         ]
         for transport in transports:
             self.break_connection(transport, reset_error())
@@ -248,7 +249,7 @@ class MemoryNetwork:
         await asyncio.sleep(self.rng.uniform(0, _RESOLVE_S_MAX))
         return self.names.getaddrinfo(host, port, **options)
 
-    async def look_up_name(self, address: tuple[Any, ...]) -> tuple[str, str]:
+    async def getnameinfo(self, address: tuple[Any, ...]) -> tuple[str, str]:
         """Return the name of an address, after a random delay."""
         await asyncio.sleep(self.rng.uniform(0, _RESOLVE_S_MAX))
         return (self.names.name_of(str(address[0])), str(address[1]))
@@ -267,8 +268,8 @@ class MemoryNetwork:
         errors: list[OSError] = []
         for address in [entry[4][0] for entry in await self.resolve(name, port, proto=6)]:
             bound = local or (source.source_address(address), 0)
-            near = (source.own_address(bound[0]), bound[1])
-            own = (near[0], source.dialed.take(*near, object()))
+            host = source.own_address(bound[0])
+            own = (host, source.dialed.bind(host, bound[1], object()))
             try:
                 transport = await DialAttempt(self, source, own, (address, port)).connect()
             except BaseException as error:
@@ -316,9 +317,9 @@ class MemoryNetwork:
         """Bind a datagram socket at the host of the caller."""
         host = self._current_host()
         peer = None if remote is None else (await self.resolve(*remote, proto=17))[0][4]
-        own = host.source_address(peer[0]) if peer is not None else WILDCARD
-        near = (own, 0) if local is None else (host.own_address(local[0]), local[1])
-        transport = MemoryDatagramTransport(self, host, near, peer)
+        source = host.source_address(peer[0]) if peer is not None else WILDCARD
+        bound = (source, 0) if local is None else (host.own_address(local[0]), local[1])
+        transport = MemoryDatagramTransport(self, host, bound, peer)
         protocol = factory()
         ready = self.loop.create_future()
         transport.start(protocol, ready)

@@ -36,14 +36,14 @@ class Pipe:
 
     __slots__ = (
         "_arrived",
+        "_break_timer",
         "_due",
-        "_has_news",
         "_in_flight",
+        "_is_ack_due",
         "_is_stuck",
         "_latest",
         "_network",
-        "_patience",
-        "_taken_bytes",
+        "_read_bytes",
         "_unread_bytes",
         "arrived_bytes",
         "end",
@@ -62,7 +62,7 @@ class Pipe:
         self._due = 0
         self._is_stuck = False
         # Breaks the connection when it was blocked for too long.
-        self._patience: asyncio.TimerHandle | None = None
+        self._break_timer: asyncio.TimerHandle | None = None
         # When the last segment arrives: none overtakes another.
         self._latest = 0.0
         self._arrived: deque[bytes] = deque()
@@ -70,8 +70,8 @@ class Pipe:
         # Bytes that the writer has sent and the reader has not read.
         self._unread_bytes = 0
         # Bytes read since the last acknowledgement, and whether one is pending.
-        self._taken_bytes = 0
-        self._has_news = False
+        self._read_bytes = 0
+        self._is_ack_due = False
         # Set when the end of the stream has arrived.
         self.end: StreamEnd | None = None
 
@@ -79,19 +79,19 @@ class Pipe:
 
     def send(self, data: bytes | memoryview) -> int:
         """Accept data up to the capacity; return the number of bytes accepted."""
-        taken = min(len(data), WINDOW_BYTES - self._unread_bytes)
-        if taken <= 0:
+        accepted = min(len(data), WINDOW_BYTES - self._unread_bytes)
+        if accepted <= 0:
             return 0
-        self._unread_bytes += taken
+        self._unread_bytes += accepted
         rng = self._network.rng
         start = 0
-        while start < taken:
-            size = min(taken - start, _PIECE_BYTES_MAX)
+        while start < accepted:
+            size = min(accepted - start, _PIECE_BYTES_MAX)
             if size > 1 and rng.random() < _CUT_CHANCE:
                 size = rng.randint(1, size)
             self._depart(bytes(data[start : start + size]))
             start += size
-        return taken
+        return accepted
 
     def finish(self, mark: StreamEnd) -> None:
         """Send the end of the stream."""
@@ -124,15 +124,15 @@ class Pipe:
             return
         while self._due:
             self._due -= 1
-            self._has_news = True
+            self._is_ack_due = True
             self._deliver(self._in_flight.popleft())
         self._confirm()
 
     def _wait_for_link(self) -> None:
         self._is_stuck = True
         self._network.on_link_open(self._retry)
-        if self._patience is None:
-            self._patience = self._network.loop.call_later(
+        if self._break_timer is None:
+            self._break_timer = self._network.loop.call_later(
                 self._network.stream_timeout_s,
                 self._on_stream_timeout,
                 context=self._network.context,
@@ -145,25 +145,25 @@ class Pipe:
 
     def _cancel_retry(self) -> None:
         self._is_stuck = False
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._break_timer is not None:
+            self._break_timer.cancel()
+            self._break_timer = None
 
     def _on_stream_timeout(self) -> None:
-        self._patience = None
+        self._break_timer = None
         self.discard_in_flight()
         self.source.reset_by_kernel(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
 
     def _confirm(self) -> None:
         """Acknowledge read bytes to the writer, if the link back is open."""
-        if self._has_news and not self._network.reaches(self.target.host, self.source.host):
+        if self._is_ack_due and not self._network.reaches(self.target.host, self.source.host):
             self._wait_for_link()
             return
         self._cancel_retry()
-        self._has_news = False
-        if self._taken_bytes:
-            self._unread_bytes -= self._taken_bytes
-            self._taken_bytes = 0
+        self._is_ack_due = False
+        if self._read_bytes:
+            self._unread_bytes -= self._read_bytes
+            self._read_bytes = 0
             self.source.on_capacity()
 
     # Reader.
@@ -181,7 +181,7 @@ class Pipe:
             self.end = segment
             target.on_readable()
 
-    def take(self, size_max: int) -> bytes:
+    def read(self, size_max: int) -> bytes:
         """Remove and return received data, up to a size; empty if there is none."""
         arrived = self._arrived
         if not arrived:
@@ -191,8 +191,8 @@ class Pipe:
         else:
             data = self._join(size_max)
         self.arrived_bytes -= len(data)
-        self._taken_bytes += len(data)
-        self._has_news = True
+        self._read_bytes += len(data)
+        self._is_ack_due = True
         if not self._is_stuck:
             self._confirm()
         return data

@@ -39,7 +39,7 @@ class MemoryListener:
         self._host = host
         self.server = server
         self.address = address
-        self.port = host.listeners.take(address, port, self)
+        self.port = host.listeners.bind(address, port, self)
         host.sockets[self] = None
 
     def release(self) -> None:

@@ -205,7 +205,7 @@ class MemoryTransport(asyncio.Transport):
         protocol = self._protocol
         if isinstance(protocol, asyncio.BufferedProtocol):
             return self._fill(protocol, size_max)
-        data = self.incoming.take(size_max)
+        data = self.incoming.read(size_max)
         try:
             cast("asyncio.Protocol", protocol).data_received(data)
         except Exception as error:
@@ -219,7 +219,7 @@ class MemoryTransport(asyncio.Transport):
             buffer = memoryview(protocol.get_buffer(-1)).cast("B")
             if not buffer:
                 raise RuntimeError("get_buffer() returned an empty buffer")
-            data = self.incoming.take(min(len(buffer), size_max))
+            data = self.incoming.read(min(len(buffer), size_max))
             buffer[: len(data)] = data
             callback = "buffer_updated"
             protocol.buffer_updated(len(data))
