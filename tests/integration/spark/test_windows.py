@@ -6,9 +6,10 @@ import asyncio
 import itertools
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partialmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ from postroad.pipeline.spark.runner import SparkRunner
 from tests.integration.spark.spark_jobs import FUNCTIONS, LIMIT_S, outputs_of
 from tests.support.pipeline import window_kill_job
 from tests.support.source_tree import ROOT
+from tests.support.tiers import by_tier
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,16 +33,33 @@ RETRY = {"attempts": 3, "first_s": 0.02, "max_s": 0.05}
 
 
 def job_of(aggregation: str, fn: str = "same", **fields: Any) -> Job:
-    window: dict[str, Any] = {"type": "fixed", "range_s": 10} | fields
-    return (
-        new_job(f"windows_{aggregation.rpartition(':')[2]}")
+    return _with_windows(
+        f"windows_{aggregation}", fn, {"w": {"aggregation": aggregation, **fields}}
+    )
+
+
+def job_of_all_kinds() -> Job:
+    """One job, because each query takes long to start."""
+    windows: dict[str, dict[str, Any]] = {
+        "fixed": {"aggregation": "sum"},
+        "sliding": {"aggregation": "max", "type": "sliding", "slide_s": 5},
+        "short": {"aggregation": "collect", "type": "sliding", "range_s": 0.6, "slide_s": 0.3},
+    }
+    return _with_windows("windows_of_all_kinds", "same", windows)
+
+
+def _with_windows(name: str, fn: str, windows: dict[str, dict[str, Any]]) -> Job:
+    job = (
+        new_job(name)
         .input("in", connector="memory", retry=RETRY, batch_size=100)
         .function("per", FUNCTIONS + fn, group_by="k")
         .output("out", connector="memory")
-        .window("w", task="per", aggregation=aggregation, time_key="at", key="v", **window)
-        .trigger("w", on="watermark", threshold=2)
-        .build()
     )
+    for window, fields in windows.items():
+        kind = {"type": "fixed", "range_s": 10} | fields
+        job = job.window(window, task="per", time_key="at", key="v", **kind)
+        job = job.trigger(window, on="watermark", threshold=2)
+    return job.build()
 
 
 def segments(count: int, start: int = 0) -> list[dict[str, Any]]:
@@ -98,28 +117,20 @@ async def dropped_of(account: Account, job: Job) -> int:
     return dropped
 
 
-@pytest.mark.parametrize(
-    ("aggregation", "fields"),
-    [
-        ("sum", {}),
-        ("max", {"type": "sliding", "slide_s": 5}),
-        ("collect", {"type": "sliding", "range_s": 0.6, "slide_s": 0.3}),
-    ],
-)
 @pytest.mark.slow
 async def test_windows_in_spark_emit_and_drop_what_those_of_plain_python_do(
-    aggregation: str, fields: dict[str, Any], spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    job, given = job_of(aggregation, **fields), segments(400)
+    job, given = job_of_all_kinds(), segments(400)
     emitted, dropped = await run_plainly(job, given)
     account = Account(spark, tmp_path)
     runner = await account.run(job, given)
     assert runner.restarts == 0
-    assert list(runner.coordinator.spark_windows.windows) == ["w"]
+    assert sorted(runner.coordinator.spark_windows.windows) == ["fixed", "short", "sliding"]
     assert sorted(map(repr, account.out.segments)) == emitted
-    assert len(emitted) > 5
-    assert await dropped_of(account, job) == dropped > 5
-    assert len(list((account.checkpoint / "window-files").iterdir())) <= 4
+    assert {it["window"] for it in account.out.segments} == {"fixed", "short", "sliding"}
+    assert await dropped_of(account, job) == dropped > 100
+    assert len(list((account.checkpoint / "window-files").iterdir())) <= 12
 
 
 @pytest.mark.slow
@@ -142,7 +153,7 @@ async def test_contents_of_windows_outlive_the_session_of_their_query(
 ) -> None:
     job, given = job_of("average"), segments(300)
     account = Account(spark, tmp_path)
-    for count in (100, 200, 300):
+    for count in (100, 300):
         await account.run(job, given[:count])
     emitted, _ = await run_plainly(job, given)
     assert sorted(map(repr, account.out.segments)) == emitted
@@ -185,23 +196,33 @@ async def test_windows_are_not_kept_by_a_spark_that_shall_not(
     assert not runner.coordinator.spark_windows.windows
 
 
-BEFORE, AFTER = "before", "after"
+class Failure(NamedTuple):
+    """Calls of a method that fail, with the work done before that or not."""
+
+    owner: type
+    method: str
+    is_done: bool
+    calls: tuple[int, ...]
+
+
+EACH_ALONE = [
+    [Failure(JobCoordinator, "commit_batch", True, (0, 2))],
+    [Failure(SparkWindows, "list_deltas", False, (0, 2))],
+    [Failure(SparkWindows, "commit_batch", False, (0, 2))],
+    [Failure(SparkWindows, "commit_batch", True, (0, 2))],
+]
+ONE_AFTER_THE_OTHER = [
+    Failure(JobCoordinator, "commit_batch", True, (0,)),
+    Failure(SparkWindows, "list_deltas", False, (0,)),
+    Failure(SparkWindows, "commit_batch", True, (1,)),
+    Failure(SparkWindows, "commit_batch", False, (0,)),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("owner", "method", "when"),
-    [
-        (JobCoordinator, "commit_batch", AFTER),
-        (SparkWindows, "list_deltas", BEFORE),
-        (SparkWindows, "commit_batch", BEFORE),
-        (SparkWindows, "commit_batch", AFTER),
-    ],
-)
+@pytest.mark.parametrize("failures", [ONE_AFTER_THE_OTHER, *by_tier(test=[], nightly=EACH_ALONE)])
 async def test_each_segment_counts_once_whatever_fails_between_the_two_queries(
-    owner: type,
-    method: str,
-    when: str,
+    failures: list[Failure],
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -209,23 +230,31 @@ async def test_each_segment_counts_once_whatever_fails_between_the_two_queries(
     # In order of time: what is too late depends on the order in which batches are committed.
     job, given = job_of("sum"), sorted(segments(300), key=lambda it: it["at"])
     emitted, dropped = await run_plainly(job, given)
-    act, calls = getattr(owner, method), itertools.count()
-
-    async def act_or_fail(*arguments: Any) -> Any:
-        is_first = next(calls) in (0, 2)
-        if is_first and when == BEFORE:
-            raise RuntimeError("the coordinator is gone")
-        done = await act(*arguments)
-        if is_first:
-            raise RuntimeError("the coordinator is gone, but did it")
-        return done
-
-    monkeypatch.setattr(owner, method, act_or_fail)
+    for failure in failures:
+        act = getattr(failure.owner, failure.method)
+        failing = partialmethod(_act_or_fail, act, failure, itertools.count())
+        monkeypatch.setattr(failure.owner, failure.method, failing)
     account = Account(spark, tmp_path)
     runner = await account.run(job, given)
-    assert runner.restarts >= 1
+    assert runner.restarts >= len(failures)
     assert sorted(map(repr, account.out.segments)) == emitted
     assert await dropped_of(account, job) == dropped
+
+
+async def _act_or_fail(
+    owner: object,
+    act: Callable[..., Awaitable[Any]],
+    failure: Failure,
+    calls: Iterator[int],
+    *arguments: Any,
+) -> Any:
+    fails = next(calls) in failure.calls
+    if fails and not failure.is_done:
+        raise RuntimeError("the coordinator is gone")
+    done = await act(owner, *arguments)
+    if fails:
+        raise RuntimeError("the coordinator is gone, but did it")
+    return done
 
 
 @pytest.mark.nightly
