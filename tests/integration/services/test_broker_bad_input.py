@@ -153,6 +153,15 @@ async def test_a_request_on_the_wire(near: Broker, raw: RawNode) -> None:
     raw.send(Kind.DISCONNECT)
 
 
+async def test_each_request_is_answered_once(raw: RawNode) -> None:
+    for action in ("worker.act", "worker.nothing", "worker.timed"):
+        await raw.ask("near", action)
+    # What comes from one node stays in order: after this there is nothing more of the others.
+    await raw.ask("near", "worker.act")
+    answered = [it["id"] for it in raw.packets(Kind.RESPONSE)]
+    assert len(answered) == len(set(answered)) == 4
+
+
 async def test_a_request_for_nothing_is_answered(raw: RawNode) -> None:
     answer = await raw.ask("near", "nobody.has")
     error = answer["error"]
