@@ -154,8 +154,8 @@ async def test_a_request_on_the_wire(near: Broker, raw: RawNode) -> None:
 
 
 async def test_each_request_is_answered_once(raw: RawNode) -> None:
-    for action in ("worker.act", "worker.nothing", "worker.timed"):
-        await raw.ask("near", action)
+    for asked in ("worker.act", "worker.nothing", "worker.timed"):
+        await raw.ask("near", asked)
     # What comes from one node stays in order: after this there is nothing more of the others.
     await raw.ask("near", "worker.act")
     answered = [it["id"] for it in raw.packets(Kind.RESPONSE)]
