@@ -19,7 +19,7 @@ def test_every_module_has_tests_that_guard_it() -> None:
 @pytest.mark.parametrize(
     ("module", "first"),
     [
-        ("durable/bridges/hash_chain.py", "tests/unit/durable/bridges/test_hash_chain.py"),
+        ("durable/bridges/protocol.py", "tests/unit/durable/bridges/test_protocol.py"),
         ("net/connections/pool.py", "tests/unit/net/test_pool.py"),
     ],
 )

@@ -22,16 +22,19 @@ from postroad.durable.bridges.control import (
     decode_bridge_report,
 )
 from postroad.durable.bridges.control import encode as encode_control
-from postroad.durable.bridges.dedup import NewBatch, SequenceGap, new_batches
-from postroad.durable.bridges.hash_chain import extend_chain, initial_chain
 from postroad.durable.bridges.protocol import (
     MessageRejection,
+    NewBatch,
+    SequenceGap,
     StreamAck,
     StreamOpen,
     StreamWindow,
     WindowStatus,
     WireBatch,
     decode_stream_message,
+    extend_chain,
+    initial_chain,
+    new_batches,
 )
 from postroad.durable.bridges.protocol import encode as encode_exchange
 from postroad.durable.stored_messages import StoredMessage, decode_batch, encode_batch

@@ -9,8 +9,7 @@ import pytest
 
 from postroad.core.errors import IdempotencyConflictError, OutboxFullError, StreamDivergedError
 from postroad.durable import DeadLetterReason, DurableQueuesConfig, Store
-from postroad.durable.bridges.hash_chain import extend_chain, initial_chain
-from postroad.durable.bridges.protocol import MessageRejection
+from postroad.durable.bridges.protocol import MessageRejection, extend_chain, initial_chain
 from postroad.durable.producer import MessageEncoder, SendMutation
 from postroad.durable.store.tables import queries as query
 from postroad.durable.store.tables.outbox import UNREADABLE_QUEUE

@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 from postroad.core.errors import MalformedPayloadError, StreamDivergedError
 from postroad.durable import DurableQueuesConfig, StoredMessage
-from postroad.durable.bridges.dedup import SequenceGap, new_batches
 from postroad.durable.bridges.protocol import (
+    SequenceGap,
     StreamAck,
     StreamOpen,
     StreamWindow,
     WindowStatus,
     decode_stream_message,
     encode,
+    new_batches,
 )
 from postroad.durable.bridges.send_window import BridgeSendWindow, StreamIdentity
 from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage

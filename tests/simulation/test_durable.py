@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from postroad.durable.bridges.bridge import Bridge
-from postroad.durable.bridges.dedup import NewBatch
 from postroad.durable.bridges.protocol import (
     MessageRejection,
+    NewBatch,
     StreamAck,
     StreamWindow,
     WindowStatus,

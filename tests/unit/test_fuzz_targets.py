@@ -19,8 +19,7 @@ from postroad.cluster.membership import gossip as packets
 from postroad.cluster.membership import member_table as roster
 from postroad.core.errors import Reject
 from postroad.durable import stored_messages
-from postroad.durable.bridges.dedup import NewBatch
-from postroad.durable.bridges.protocol import StreamWindow
+from postroad.durable.bridges.protocol import NewBatch, StreamWindow
 from postroad.flows.sessions import messages
 from postroad.wire import Frame, WireConnection, datagram
 from postroad.wire import heartbeats as sbe

@@ -12,7 +12,6 @@ from postroad.durable.consumers.pull import PulledMessage
 from postroad.durable.durable_queues import DurableQueues
 from postroad.durable.peers import ClusterPeerDirectory, PeerDirectory, StaticPeerDirectory
 from postroad.durable.producer import OutgoingMessage
-from postroad.durable.statistics import DurableQueuesStatistics, PeerStatistics, QueueStatistics
 from postroad.durable.store import (
     DeadLetter,
     DeadLetterGroup,
@@ -25,6 +24,7 @@ from postroad.durable.store import (
 )
 from postroad.durable.stored_messages import StoredMessage
 from postroad.durable.sync_transaction import SyncTransaction
+from postroad.durable.telemetry import DurableQueuesStatistics, PeerStatistics, QueueStatistics
 from postroad.durable.topic_messaging import (
     HandlerRegistration,
     TopicHandler,

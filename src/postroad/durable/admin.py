@@ -15,18 +15,18 @@ from postroad.durable.consumers.dispatcher import QueueDispatcher
 from postroad.durable.consumers.dispatchers import Dispatchers
 from postroad.durable.dead_letters import DeadLetters
 from postroad.durable.names import validate_queue_name
-from postroad.durable.statistics import (
-    DurableQueuesStatistics,
-    PeerStatistics,
-    QueueStatistics,
-    RateTotals,
-)
 from postroad.durable.store import Store
 from postroad.durable.store.backends.backend import StoreConnection
 from postroad.durable.store.tables import queries as query
 from postroad.durable.store.tables.moves import move_messages
 from postroad.durable.store.tables.rows import PendingMessage
 from postroad.durable.stored_messages import StoredMessage
+from postroad.durable.telemetry import (
+    DurableQueuesStatistics,
+    PeerStatistics,
+    QueueStatistics,
+    RateTotals,
+)
 
 _SEARCHED_MAX = 100_000
 # Messages that are moved in one commit.

@@ -34,7 +34,6 @@ from postroad.durable.producer import (
     SendMutation,
     submit_send,
 )
-from postroad.durable.statistics import DurableQueuesStatistics
 from postroad.durable.store import Store
 from postroad.durable.store.savepoints import (
     CURRENT_TRANSACTION,
@@ -43,7 +42,7 @@ from postroad.durable.store.savepoints import (
 )
 from postroad.durable.store.store import BRIDGE
 from postroad.durable.store.tables.store_tables import CommitEvent
-from postroad.durable.traces import start_send_span
+from postroad.durable.telemetry import DurableQueuesStatistics, start_send_span
 from postroad.durable.transaction import Transaction
 from postroad.net import MessagingService
 

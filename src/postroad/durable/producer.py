@@ -20,7 +20,7 @@ from postroad.durable.store.tables.outbox import IdempotencyRecord
 from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.durable.store.writer import GroupCommitWriter
 from postroad.durable.stored_messages import PRIORITY_MAX, StoredMessage, encode_stored_message
-from postroad.durable.traces import start_send_span
+from postroad.durable.telemetry import start_send_span
 
 # Names that were found valid; forgetting them all at this size keeps the table bounded.
 _NAMES_MAX = 4_096

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from postroad.durable.bridges.hash_chain import initial_chain
 from postroad.durable.bridges.protocol import (
     DeadLetterReason,
     MessageRejection,
@@ -18,6 +17,7 @@ from postroad.durable.bridges.protocol import (
     WindowStatus,
     decode_stream_message,
     encode,
+    initial_chain,
 )
 from postroad.durable.names import DELIVER, OFFER
 from postroad.net import MessagingService, RawMessage

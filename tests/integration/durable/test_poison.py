@@ -12,7 +12,6 @@ import pytest
 
 from postroad.core.errors import RemoteDecodeError
 from postroad.durable import DurableQueuesConfig, StoredMessage
-from postroad.durable.bridges.hash_chain import extend_chain
 from postroad.durable.bridges.protocol import (
     StreamAck,
     StreamWindow,
@@ -20,6 +19,7 @@ from postroad.durable.bridges.protocol import (
     WireBatch,
     decode_stream_message,
     encode,
+    extend_chain,
 )
 from postroad.durable.names import DELIVER
 from postroad.net import MessagingService

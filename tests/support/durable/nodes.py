@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from postroad.durable import DurableQueuesConfig, Store, StoredMessage
-from postroad.durable.bridges.hash_chain import extend_chain, initial_chain
-from postroad.durable.bridges.protocol import StreamWindow, WireBatch
+from postroad.durable.bridges.protocol import StreamWindow, WireBatch, extend_chain, initial_chain
 from postroad.durable.producer import EncodedMessage, MessageEncoder, OutgoingMessage, SendMutation
 from postroad.durable.store.tables.rows import DeferredMessage, InboxBatch
 from postroad.durable.store.tables.store_tables import StoreTables

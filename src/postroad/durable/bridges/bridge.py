@@ -22,7 +22,7 @@ from postroad.core.errors import (
 )
 from postroad.core.timing import backoff
 from postroad.durable.bridges.control import BridgeStatus
-from postroad.durable.bridges.outbox_ack import OutboxAckMutation
+from postroad.durable.bridges.fencing import OutboxAckMutation
 from postroad.durable.bridges.protocol import (
     DeadLetterReason,
     MessageRejection,

@@ -1,19 +1,28 @@
-"""What two stores say to each other: an offer and its answer, windows and their acceptance."""
+"""What two stores say to each other, and how the receiver recognizes what it has already.
+
+A sender numbers its messages. The receiver remembers the last number it has stored, the watermark:
+whatever comes up to it again is a duplicate. The hash chain over all batches that one store ever
+sent to one peer tells a duplicate from another message under the same number: two stores that agree
+on a number and on the chain there agree on all messages before it. A store that was restored from a
+backup cannot: it lacks messages, or has others under their numbers.
+"""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
+from hashlib import blake2b
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
-from postroad.core.errors import MalformedPayloadError, UsageError
-from postroad.durable.bridges.hash_chain import CHAIN_BYTES
+from postroad.core.errors import MalformedPayloadError, StreamDivergedError, UsageError
 
 VERSION = 1
 OLDEST = max(1, VERSION - 1)
 """The oldest version that is still spoken: that of one minor version of Postroad before."""
 
+CHAIN_BYTES = 16
 REASON_CHARS_MAX = 64
 DETAIL_CHARS_MAX = 500
 
@@ -147,3 +156,58 @@ def decode_stream_message(kind: type[T], payload: bytes) -> T:
         return _decoders[kind].decode(payload)  # type: ignore[return-value]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedPayloadError(f"malformed {kind.__name__}: {error}") from error
+
+
+def initial_chain(store: bytes, epoch: int, peer: str) -> bytes:
+    """The chain before the first message of a store to a peer."""
+    start = b"%s/%d/%s" % (store, epoch, peer.encode())
+    return blake2b(start, digest_size=CHAIN_BYTES, person=b"postroad.chain").digest()
+
+
+def extend_chain(chain: bytes, batch: bytes) -> bytes:
+    """The chain after one more page."""
+    digest = blake2b(chain, digest_size=CHAIN_BYTES, person=b"postroad.chain")
+    digest.update(batch)
+    return digest.digest()
+
+
+class SequenceGap(Exception):
+    """The window begins after the number that is expected next."""
+
+
+class NewBatch(msgspec.Struct, frozen=True):
+    """A page that was not accepted before."""
+
+    first: int
+    batch: WireBatch
+    is_intact: bool
+    """Whether its letters are those the sender meant."""
+
+    @property
+    def last(self) -> int:
+        return self.first + self.batch.count - 1
+
+
+def new_batches(watermark: int, chain: bytes, window: StreamWindow) -> Iterator[NewBatch]:
+    """The pages of a window that come after the watermark, in order.
+
+    Raises:
+        SequenceGap: something is missing between the watermark and the window.
+        StreamDivergedError: the window does not continue what the watermark stands for.
+    """
+    first, previous = window.first, window.previous
+    for batch in window.batches:
+        last = first + batch.count - 1
+        if last == watermark and batch.chain != chain:
+            raise StreamDivergedError(f"message {last} was another one when it was accepted")
+        if last > watermark:
+            if first > watermark + 1:
+                raise SequenceGap
+            if first != watermark + 1 or previous != chain:
+                raise StreamDivergedError(
+                    f"message {first} does not follow what was accepted before"
+                )
+            is_intact = batch.data is None or extend_chain(previous, batch.data) == batch.chain
+            yield NewBatch(first, batch, is_intact)
+            watermark, chain = last, batch.chain
+        first, previous = last + 1, batch.chain

@@ -11,8 +11,8 @@ import msgspec
 from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, MalformedPayloadError, UsageError
 from postroad.core.log_throttle import ThrottledLogger
-from postroad.durable.bridges.hash_chain import CHAIN_BYTES, initial_chain
 from postroad.durable.bridges.protocol import (
+    CHAIN_BYTES,
     StreamAck,
     StreamOpen,
     StreamWindow,
@@ -21,6 +21,7 @@ from postroad.durable.bridges.protocol import (
     check_version,
     decode_stream_message,
     encode,
+    initial_chain,
 )
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.names import DELIVER, OFFER, node_of_bridge

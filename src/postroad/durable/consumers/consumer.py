@@ -19,7 +19,7 @@ from postroad.durable.consumers.prefetch import QueuedMessage
 from postroad.durable.producer import MessageEncoder
 from postroad.durable.store import Store
 from postroad.durable.store.savepoints import CURRENT_TRANSACTION
-from postroad.durable.traces import start_handle_span
+from postroad.durable.telemetry import start_handle_span
 from postroad.durable.transaction import Transaction
 
 logger = logging.getLogger("postroad.durable")

@@ -27,11 +27,11 @@ from postroad.durable.consumers.disposition import (
 from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
 from postroad.durable.consumers.queue_loader import QueueLoader, now_ms
 from postroad.durable.producer import EncodedMessage
-from postroad.durable.statistics import RateTotals
 from postroad.durable.store import Store
 from postroad.durable.store.mutations import resolve_future
 from postroad.durable.store.tables.rows import InboxBatch
 from postroad.durable.stored_messages import NEVER_MS
+from postroad.durable.telemetry import RateTotals
 
 logger = logging.getLogger("postroad.durable")
 

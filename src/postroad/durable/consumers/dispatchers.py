@@ -10,11 +10,11 @@ from postroad.core.retry import RetryPolicy
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.consumers.dispatcher import QueueDispatcher
 from postroad.durable.names import validate_queue_name
-from postroad.durable.statistics import RateTotals
 from postroad.durable.store import Store
 from postroad.durable.store.tables import queries as query
 from postroad.durable.store.tables.rows import InboxBatch
 from postroad.durable.store.tables.store_tables import CommitEvent
+from postroad.durable.telemetry import RateTotals
 
 
 class Dispatchers:

@@ -11,7 +11,7 @@ from postroad.durable.consumers.message import Message
 from postroad.durable.producer import MessageEncoder
 from postroad.durable.store import Store
 from postroad.durable.store.savepoints import check_not_in_transaction
-from postroad.durable.traces import start_handle_span
+from postroad.durable.telemetry import start_handle_span
 from postroad.durable.transaction import Transaction
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from postroad.durable.consumers.message import Message
-from postroad.durable.statistics import RateTotals
+from postroad.durable.telemetry import RateTotals
 from postroad.durable.transaction import Transaction
 
 

@@ -1,15 +1,18 @@
-"""What two stores say to each other."""
+"""What two stores say to each other; what is new of it, and what cannot be what it claims."""
 
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import msgspec
 import pytest
 
-from postroad.core.errors import MalformedPayloadError, UsageError
+from postroad.core.errors import MalformedPayloadError, StreamDivergedError, UsageError
 from postroad.durable.bridges.protocol import (
+    CHAIN_BYTES,
     OLDEST,
     VERSION,
     MessageRejection,
+    SequenceGap,
     StreamAck,
     StreamOpen,
     StreamWindow,
@@ -18,8 +21,12 @@ from postroad.durable.bridges.protocol import (
     agree,
     decode_stream_message,
     encode,
+    extend_chain,
+    initial_chain,
+    new_batches,
 )
-from tests.support.cases import each
+from tests.support.cases import each, naming
+from tests.support.durable.nodes import Correspondent, make_letters
 
 ID = b"0123456789abcdef"
 CHAIN = b"f" * 16
@@ -107,3 +114,94 @@ def test_messages_of_nodes_that_knew_one_version_are_understood() -> None:
     offer, answer = (msgspec.msgpack.decode(encode(message)) for message in (OFFER, ANSWER))
     assert agree(decode_stream_message(StreamOpen, msgspec.msgpack.encode([*offer[:4], 1]))) == 1
     assert decode_stream_message(StreamAck, msgspec.msgpack.encode(answer[:5])).version == 1
+
+
+def test_every_stream_begins_elsewhere() -> None:
+    starts = [
+        initial_chain(b"store-1", 1, "beta"),
+        initial_chain(b"store-2", 1, "beta"),
+        initial_chain(b"store-1", 2, "beta"),
+        initial_chain(b"store-1", 1, "gamma"),
+        initial_chain(b"store-1", 11, "beta"),
+    ]
+    assert len(set(starts)) == len(starts)
+    assert {len(start) for start in starts} == {CHAIN_BYTES}
+    assert initial_chain(b"store-1", 1, "beta") == starts[0]
+
+
+def test_chain_knows_its_stream_pages_and_order() -> None:
+    start = initial_chain(b"store", 1, "beta")
+    histories = [[b"a", b"b"], [b"b", b"a"], [b"ab"], [b"a", b"b", b""], [b"a"], []]
+    ends = [list(accumulate(pages, extend_chain, initial=start))[-1] for pages in histories]
+    assert len(set(ends)) == len(ends)
+    assert extend_chain(extend_chain(start, b"a"), b"b") == ends[0]
+    assert {len(end) for end in ends} == {CHAIN_BYTES}
+    # Stores that exist hold chains: another function would make every peer look restored.
+    chain = extend_chain(initial_chain(bytes(16), 1, "beta"), b"page")
+    assert chain.hex() == "2babdeb9c3fb9885d3b3449582e997db"
+
+
+PAGES = [make_letters(3), make_letters(1), make_letters(2)]
+
+
+@pytest.fixture
+def sender() -> Correspondent:
+    return Correspondent(PAGES)
+
+
+def spans(sender: Correspondent, accepted: int, window: StreamWindow) -> list[tuple[int, int]]:
+    """First and last numbers of the fresh pages, after so many pages were accepted."""
+    watermark = sender.firsts[accepted] - 1
+    fresh = list(new_batches(watermark, sender.chains[accepted], window))
+    assert all(it.is_intact for it in fresh)
+    return [(it.first, it.last) for it in fresh]
+
+
+def test_pages_after_the_watermark_are_new_unless_there_is_a_gap(sender: Correspondent) -> None:
+    assert spans(sender, 0, sender.window()) == [(1, 3), (4, 4), (5, 6)]
+    assert spans(sender, 1, sender.window()) == [(4, 4), (5, 6)]
+    assert spans(sender, 2, sender.window(1)) == [(5, 6)]
+    assert spans(sender, 3, sender.window()) == []
+    assert spans(sender, 3, sender.window(0, 1)) == []
+    assert spans(sender, 1, sender.window(1, 2)) == [(4, 4)]
+    assert spans(sender, 0, sender.window(0, 0)) == []
+    for start in (1, 2):
+        with naming(start), pytest.raises(SequenceGap):
+            spans(sender, 0, sender.window(start))
+
+
+def test_changed_or_removed_pages_are_told(sender: Correspondent) -> None:
+    window = sender.window()
+    changed = msgspec.structs.replace(window.batches[1], data=b"\x90")
+    window.batches[1] = changed
+    fresh = list(new_batches(0, sender.chains[0], window))
+    assert [it.is_intact for it in fresh] == [True, False, True]
+    assert fresh[1].batch is changed
+    window = sender.window()
+    window.batches[0] = msgspec.structs.replace(window.batches[0], data=None)
+    first = next(new_batches(0, sender.chains[0], window))
+    assert (first.first, first.last, first.is_intact) == (1, 3, True)
+    window = sender.window()
+    # The chain says something else here; what comes after cannot be checked any more.
+    window.batches[1] = WireBatch(1, b"x" * 16, window.batches[1].data)
+    fresh = list(new_batches(0, sender.chains[0], window))
+    assert [it.is_intact for it in fresh] == [True, False, False]
+
+
+def refused(watermark: int, chain: bytes, window: StreamWindow) -> list[int]:
+    """First numbers of the pages that were taken before the refusal."""
+    taken: list[int] = []
+    with pytest.raises(StreamDivergedError):
+        taken.extend(fresh.first for fresh in new_batches(watermark, chain, window))
+    return taken
+
+
+def test_window_of_another_history_is_refused(sender: Correspondent) -> None:
+    other = Correspondent([make_letters(3, body=b"other"), *PAGES[1:]])
+    assert refused(3, sender.chains[1], other.window()) == []
+    assert refused(3, sender.chains[1], other.window(1)) == []
+    assert refused(6, sender.chains[3], other.window()) == []
+    other = Correspondent(PAGES, epoch=2)
+    assert refused(0, sender.chains[0], other.window()) == []
+    other = Correspondent([make_letters(4), make_letters(2)])
+    assert refused(3, sender.chains[1], other.window()) == []

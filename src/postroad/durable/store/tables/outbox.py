@@ -15,8 +15,12 @@ from postroad.core.errors import (
     OutboxFullError,
     StreamDivergedError,
 )
-from postroad.durable.bridges.hash_chain import extend_chain, initial_chain
-from postroad.durable.bridges.protocol import DeadLetterReason, MessageRejection
+from postroad.durable.bridges.protocol import (
+    DeadLetterReason,
+    MessageRejection,
+    extend_chain,
+    initial_chain,
+)
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.store.backends.backend import StoreConnection
 from postroad.durable.stored_messages import (

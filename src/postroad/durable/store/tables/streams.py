@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from postroad.core.errors import ConfigError, MalformedPayloadError, StreamDivergedError
-from postroad.durable.bridges.dedup import NewBatch, SequenceGap, new_batches
-from postroad.durable.bridges.hash_chain import initial_chain
 from postroad.durable.bridges.protocol import (
     DETAIL_CHARS_MAX,
     DeadLetterReason,
     MessageRejection,
+    NewBatch,
+    SequenceGap,
     StreamWindow,
     WindowStatus,
+    initial_chain,
+    new_batches,
 )
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.names import validate_key, validate_queue_name

@@ -1,12 +1,16 @@
-"""Statistics of the durable queues of a node."""
+"""Statistics of the durable queues of a node, and the spans of their messages."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
+from postroad.core import tracing
+from postroad.core.tracing import SpanKind, SpanLike
 from postroad.durable.bridges.control import BridgeStatus
+from postroad.durable.consumers.prefetch import QueuedMessage
 
 _MEMORY_S = 10.0
 
@@ -103,3 +107,27 @@ class RateTotals:
         self.handled = RateEstimator()
         self.failed = RateEstimator()
         self.unclaimed_replies = 0
+
+
+def start_send_span(
+    node: str, peer: str, queue: str, headers: Mapping[str, str] | None = None
+) -> SpanLike:
+    """The span of a message that is posted."""
+    return tracing.start_outgoing_span(
+        "durable", f"post {queue}", SpanKind.PRODUCER, node=node, peer=peer, headers=headers
+    )
+
+
+def start_handle_span(node: str, entry: QueuedMessage) -> SpanLike:
+    """The span of the handling of a message: a child of its posting, whenever that was."""
+    message = entry.message
+    span = tracing.start_incoming_span(
+        "durable",
+        f"handle {message.queue}",
+        tracing.extract_context(message.headers),
+        SpanKind.CONSUMER,
+        node=node,
+        peer=entry.location.sender,
+    )
+    span.set_attribute("attempt", entry.failures + 1)
+    return span

@@ -2,7 +2,7 @@
 
 import pytest
 
-from postroad.durable.statistics import RateEstimator
+from postroad.durable.telemetry import RateEstimator
 
 
 def test_meter_tells_a_steady_rate_and_forgets() -> None:
