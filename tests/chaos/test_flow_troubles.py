@@ -232,9 +232,9 @@ async def test_parked_flow_over_a_death_loses_no_step(
 
 DIFFERENCES = {
     "fewer": "1 step(river)",
-    "extra": "it was about 'river', and is about 'road'",
-    "reordered": "it was about 'home', and is about 'river'",
-    "arguments": "its arguments are others",
+    "extra": "the name was 'river', and is 'road'",
+    "reordered": "the name was 'home', and is 'river'",
+    "arguments": "the arguments differ",
     "shorter": "the code has ended",
 }
 
@@ -252,7 +252,7 @@ async def test_flow_with_changed_code_is_parked_unharmed(payer: FlowNode, code: 
     assert await payer.operate("signal", id, "go", True)
     await eventually(lambda: payer.status(id) == "parked", "it is parked")
     detail = (await payer.show(id))["detail"]
-    assert "the code of this flow does not fit its record" in detail
+    assert "the code of this flow does not match its history" in detail
     assert DIFFERENCES[code] in detail
     assert steps_of(payer) == 2
     await payer.kill()

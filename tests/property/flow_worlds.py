@@ -305,7 +305,7 @@ def recorded_nodes(moment: Moment, program: Program) -> list[Any]:
 
 
 def check_changed(program: Program, draw: st.DataObject) -> None:
-    """A program that does not fit its record is parked; with the one of before nothing is lost."""
+    """A program that does not match its history is parked; the former one continues."""
     moments = World(program, draw).run()
     for index, moment in enumerate(moments):
         if moment.status is not FlowStatus.RUNNING:

@@ -128,7 +128,7 @@ def test_changed_code(change: str) -> None:
     with SimCluster(4) as sim:
         world = World(sim, plan_of(SLOW))
         payer = world.machines["n0"]
-        world.desks["n0"].excuses = (*EXCUSES, "the code of this flow does not fit its record")
+        world.desks["n0"].excuses = (*EXCUSES, "the code of this flow does not match its history")
         with world.traps.armed():
             world.start_all()
             sim.run_for(1.0)
@@ -147,7 +147,7 @@ def test_changed_code(change: str) -> None:
             assert status_of(payer) is FlowStatus.PARKED
             (state,) = heads_of(payer)
             assert state.failure is not None
-            assert "the code of this flow does not fit its record" in state.failure.detail
+            assert "the code of this flow does not match its history" in state.failure.detail
             del world.code["n0"]
             payer.kill()
             payer.start()

@@ -83,17 +83,17 @@ CHANGES: list[tuple[Work, list[str]]] = [
     (
         with_another_step,
         [
-            "the code of this flow does not fit its record at step 1:",
+            "the code of this flow does not match its history at step 1:",
             "    step 0: 0 step(first)",
             "  - step 1: 1 step(second)   (recorded)",
-            "  + step 1: the code asks for 1 step(third)",
-            "    it was about 'second', and is about 'third'",
+            "  + step 1: the code requests 1 step(third)",
+            "    the name was 'second', and is 'third'",
         ],
     ),
     (
         with_an_extra_step,
         [
-            "does not fit its record at step 0:",
+            "does not match its history at step 0:",
             "  - step 0: 0 step(first)   (recorded)",
             "0 step(third)",
             "    and 1 more recorded after it",
@@ -108,19 +108,19 @@ CHANGES: list[tuple[Work, list[str]]] = [
         [
             "  - step 0: 0 step(first)   (recorded)",
             "0 step(second)",
-            "    it was about 'first', and is about 'second'",
+            "    the name was 'first', and is 'second'",
         ],
     ),
     (
         with_other_arguments,
-        ["  - step 1: 1 step(second)   (recorded)", "    its arguments are others"],
+        ["  - step 1: 1 step(second)   (recorded)", "    the arguments differ"],
     ),
     (
         of_another_kind,
         [
             "  - step 1: 1 step(second)   (recorded)",
             "1 sleep(1 s)",
-            "    it was step, and is sleep",
+            "    the kind was step, and is sleep",
         ],
     ),
     (
@@ -158,7 +158,7 @@ async def test_code_that_does_not_fit_is_parked_with_the_difference(
     assert parked.detail is not None
     for line in lines:
         assert line in parked.detail
-    assert "run the old code again, or keep both ways apart with ctx.patched(id)" in parked.detail
+    assert "run the old code again, or keep the old path with ctx.patched(id)" in parked.detail
     # Nothing was done meanwhile.
     assert len(await alpha.flows.admin.history(handle.id)) == 2
     await alpha.restart_flows(original)
@@ -294,7 +294,7 @@ async def test_a_session_that_was_opened_with_somebody_else_does_not_fit(nodes: 
     await alpha.until_steps(handle.id, 1)
     for changed, difference in (
         (ask_gamma, "the code opens session 1 with 'gamma'\n    it was with 'beta'"),
-        (ask_something_else, "its arguments are others"),
+        (ask_something_else, "the arguments differ"),
     ):
         await alpha.restart_flows(changed)
         with pytest.raises(UsageError, match="is parked"):

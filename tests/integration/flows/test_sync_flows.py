@@ -234,7 +234,7 @@ async def test_changed_code_is_parked_with_the_step_that_differs(nodes: FlowNode
     await alpha.restart_flows(changing(4))
     await alpha.flows.signal(handle.id, "go", True)
     view = await alpha.until(handle.id, FlowStatus.PARKED)
-    assert "it was about 'add', and is about 'double'" in str(view)
+    assert "the name was 'add', and is 'double'" in str(view)
     await alpha.restart_flows(changing(0))
     assert await alpha.result(handle.id) == 3
 

@@ -286,7 +286,7 @@ async def test_waiting_for_what_is_not_recorded_is_explained(nodes: FlowNodes) -
     for definition, what in ((naps, "Future"), (naps_shortly, "the event loop")):
         handle = await alpha.begin(definition)
         parked = await alpha.until(handle.id, FlowStatus.PARKED)
-        assert str(parked.error).startswith(f"UnrecordedAwaitError: the flow waited for {what}")
+        assert str(parked.error).startswith(f"UnrecordedAwaitError: the flow awaited {what}")
         assert "use ctx.sleep, ctx.gather and ctx.select" in str(parked.error)
         assert f"in {definition.name}" in str(parked.detail)
 

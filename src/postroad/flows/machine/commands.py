@@ -1,4 +1,4 @@
-"""Commands: what flow code requests from the engine, and the results it is given."""
+"""Commands: what flow code requests, and the results it is given. Each is one history entry."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from postroad.flows.sessions.session import PeerFlowInfo, SessionEndpoint
 
 
 class FlowCommand:
-    """Something that is done for the code and recorded.
+    """Something that flow code requests, whose result is recorded.
 
     Attributes:
-        is_immediate: whether the code goes on at once; otherwise it waits.
-        is_work: whether only this process can do it, so that it must be begun again after a crash.
-        deadline_ms: when the waiting ends with FlowTimeoutError.
+        is_immediate: whether the code continues at once; otherwise it waits for the result.
+        is_local_work: whether only this process does it, so that a crash makes it start again.
+        deadline_ms: when the code gets a FlowTimeoutError instead of a result.
     """
 
     __slots__ = ("deadline_ms", "digest", "name", "position")
@@ -31,7 +31,7 @@ class FlowCommand:
         self.name = name
         self.digest = digest
         self.deadline_ms = deadline_ms
-        # Set when the code waits for it, unless it has a place of its own.
+        # Set when the code awaits it, unless it was set before.
         self.position: Position = ()
 
     def __await__(self) -> Generator[FlowCommand, Any, Any]:
@@ -39,16 +39,16 @@ class FlowCommand:
 
     @property
     def sessions(self) -> tuple[int, ...]:
-        """Numbers of the sessions it is about."""
+        """Numbers of its sessions."""
         return ()
 
     def decode_result(self, value: bytes | None) -> Any:
-        """What the code gets, from what was recorded."""
+        """Return what the code gets, from the recorded value."""
         return None
 
     @property
     def label(self) -> str:
-        """How it is shown."""
+        """Position and kind, for operators."""
         return command_label(self.position, self.kind, self.name)
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class FlowCommand:
 
 
 class ContinueAsNew(BaseException):
-    """Raised by code that wants to begin anew, with other arguments and no history."""
+    """Raised by `ctx.continue_as_new`: the flow restarts with these arguments and no history."""
 
     def __init__(self, arguments: bytes) -> None:
         super().__init__()
@@ -64,12 +64,12 @@ class ContinueAsNew(BaseException):
 
 
 class ParallelBranches:
-    """Branches that run at the same time.
+    """Coroutines that run at the same time: `ctx.gather`, `ctx.select` or a subflow.
 
     Attributes:
-        names: of the branches; with names it ends when the first of them does.
-        returns_errors: whether errors are results like others.
-        scope: the subflow they are; None in the flow they are started by.
+        names: of the branches; with names the first branch to end gives the result.
+        returns_errors: whether errors are returned as results.
+        scope: the definition of a subflow; None for branches of the same flow.
     """
 
     __slots__ = ("coroutines", "names", "returns_errors", "scope")
@@ -92,7 +92,7 @@ class ParallelBranches:
 
 
 class CommandResult:
-    """What came of an ask: a value, or an error."""
+    """The value or the error of a command."""
 
     __slots__ = ("error", "value")
 
@@ -104,11 +104,11 @@ class CommandResult:
 EMPTY_RESULT = CommandResult()
 
 CommandHandler = Callable[[FlowCommand], CommandResult | None]
-"""Answers an ask at once, or says None: the code waits."""
+"""Returns the result of a command, or None if the code has to wait for it."""
 
 
 class SessionCommand(FlowCommand):
-    """Something about sessions."""
+    """A command on one or more sessions."""
 
     __slots__ = ("endpoints",)
 
@@ -126,11 +126,11 @@ class SessionCommand(FlowCommand):
         return tuple([endpoint.number for endpoint in self.endpoints])
 
     def check_size(self, payload_max: int) -> None:
-        """Raise UsageError if something does not fit into a message of that size."""
+        """Raise UsageError if a payload is larger than `payload_max`."""
 
 
 class OpenSession(SessionCommand):
-    """Have the other end begin, before it is sent anything."""
+    """Start the responder before anything is sent to it."""
 
     __slots__ = ()
     kind = CommandKind.OPEN
@@ -138,7 +138,7 @@ class OpenSession(SessionCommand):
 
 
 class SendData(SessionCommand):
-    """Send something to the other ends of sessions."""
+    """Send a value in each of some sessions."""
 
     __slots__ = ("payloads",)
     kind = CommandKind.SEND
@@ -160,7 +160,7 @@ class SendData(SessionCommand):
 
 
 class CloseSession(SessionCommand):
-    """Say that nothing more will be said."""
+    """Close sessions."""
 
     __slots__ = ()
     kind = CommandKind.CLOSE
@@ -168,7 +168,7 @@ class CloseSession(SessionCommand):
 
 
 class ReceiveData(SessionCommand):
-    """Wait for one message of each of some sessions."""
+    """Wait for one value in each of some sessions."""
 
     __slots__ = ("is_one", "type")
     kind = CommandKind.RECEIVE
@@ -196,7 +196,7 @@ class ReceiveData(SessionCommand):
 
 
 class GetPeerInfo(SessionCommand):
-    """Wait until it is known which flow is at the other end."""
+    """Wait for the name and version of the flow at the other end."""
 
     __slots__ = ()
     kind = CommandKind.INFO
@@ -207,7 +207,7 @@ class GetPeerInfo(SessionCommand):
 
 
 class SleepUntil(FlowCommand):
-    """Wait until a certain time."""
+    """A durable timer."""
 
     __slots__ = ("until_ms",)
     kind = CommandKind.SLEEP
@@ -233,7 +233,7 @@ class WaitForSignal(FlowCommand):
 
 
 class RecordPatch(FlowCommand):
-    """Remember that the code is of after a change."""
+    """Record that the code is newer than a change, for `ctx.patched`."""
 
     __slots__ = ()
     kind = CommandKind.PATCH
@@ -241,7 +241,11 @@ class RecordPatch(FlowCommand):
 
 
 class RunStep(FlowCommand):
-    """Run a function."""
+    """Call a function and record what it returns.
+
+    Attributes:
+        is_read: whether it only reads, so that its entry may join the next commit.
+    """
 
     __slots__ = ("args", "function", "is_read", "kwargs", "retry", "timeout_s", "type")
     kind = CommandKind.STEP
@@ -259,7 +263,6 @@ class RunStep(FlowCommand):
         is_read: bool = False,
     ) -> None:
         super().__init__(name, values.digest_arguments(args, kwargs))
-        # Whether it only reads, so that it may be recorded with what follows from it.
         self.is_read = is_read
         self.function = function
         self.args = args

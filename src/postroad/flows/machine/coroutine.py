@@ -1,6 +1,6 @@
 """Flow code as a coroutine: run one branch at a time, until every branch waits.
 
-No event loop takes part: given the same results in the same order, the code does the same.
+There is no event loop: given the same results in the same order, the code does the same.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
+
+import msgspec
 
 from postroad.core.errors import UsageError
 from postroad.flows.errors import UnrecordedAwaitError, WrongSignalError
@@ -23,56 +25,38 @@ from postroad.flows.machine.history import Position
 from postroad.flows.machine.values import type_mismatch
 
 RUNNING: ContextVar[object | None] = ContextVar("postroad_flow_code", default=None)
-"""The identity of the code of a flow, where that runs: not in its steps, nor in its answers."""
+"""The identity of the flow code that runs; None in its steps and query handlers."""
 
-# Code that wants to wait on its way out is told as often as this that nobody is there.
+# A coroutine that awaits something while it is closed is closed again, this often at most.
 _CLOSE_ATTEMPTS = 16
 
 
-class Branch:
-    """One line of the code."""
+class Branch(msgspec.Struct, eq=False):
+    """One of the coroutines of a flow that run at the same time."""
 
-    __slots__ = (
-        "command",
-        "context",
-        "coroutine",
-        "index",
-        "join",
-        "position",
-        "scope",
-        "steps",
-    )
-
-    def __init__(
-        self,
-        coroutine: Coroutine[Any, Any, Any],
-        position: Position,
-        scope: object | None,
-        context: Context,
-        join: Join | None = None,
-        index: int = 0,
-    ) -> None:
-        self.coroutine = coroutine
-        # Its own from its beginning to its end: what it sets holds until then, and for nobody else.
-        self.context = context
-        self.position = position
-        self.scope = scope
-        # Whom to tell when it has ended, and as which one.
-        self.join = join
-        self.index = index
-        self.steps = 0
-        # What it waits for.
-        self.command: FlowCommand | Join | None = None
+    coroutine: Coroutine[Any, Any, Any]
+    position: Position
+    scope: object | None
+    """The definition of the flow or subflow that it belongs to."""
+    context: Context
+    """Its own, so that variables it sets are visible to it alone."""
+    join: Join | None = None
+    index: int = 0
+    """Its number among the branches of the join."""
+    steps: int = 0
+    """Number of commands it has requested; -1 once it has ended."""
+    command: FlowCommand | Join | None = None
+    """What it waits for."""
 
     def next_position(self) -> Position:
-        """The position of its next step."""
+        """Return the position of its next command."""
         position = (*self.position, self.steps)
         self.steps += 1
         return position
 
 
 class Join:
-    """Where branches that were started together meet again."""
+    """Waits for branches that were started together."""
 
     __slots__ = ("branches", "fork", "parent", "results", "unfinished")
 
@@ -84,7 +68,7 @@ class Join:
         self.unfinished = len(fork.coroutines)
 
     def on_end(self, index: int, outcome: CommandResult) -> CommandResult | None:
-        """One of them has ended; what the parent gets, if it need not wait for more."""
+        """Take the result of one branch; return that of the parent, or None if it still waits."""
         fork = self.fork
         self.unfinished -= 1
         if outcome.error is not None and not fork.returns_errors:
@@ -98,12 +82,13 @@ class Join:
 
 
 class FlowCoroutine:
-    """The code of one flow, and where it is.
+    """The running code of one flow, and what each of its branches waits for.
 
     Args:
         coroutine: the code.
-        answer: answers what is asked for.
-        withdraw: told that nobody waits for something any more.
+        scope: the definition of the flow.
+        execute: called with each command.
+        cancel_command: called for a command whose result nothing waits for any more.
     """
 
     __slots__ = (
@@ -125,24 +110,23 @@ class FlowCoroutine:
         cancel_command: Callable[[FlowCommand], None],
     ) -> None:
         self.root = Branch(coroutine, (), scope, copy_context())
-        # Not the code itself, which would keep itself alive by its context.
+        # Not the coroutine itself, which would be referenced by its own context.
         self.identity = object()
         self.root.context.run(RUNNING.set, self.identity)
         self.current = self.root
         self.waiting: dict[Position, Branch] = {}
-        # What came of it all.
         self.result: CommandResult | None = None
         self._execute = execute
         self._cancel_command = cancel_command
         self._ready: deque[tuple[Branch, CommandResult]] = deque()
 
     def start(self) -> None:
-        """Run until everything waits, or all is over."""
+        """Run until every branch waits, or the code has ended."""
         self._ready.append((self.root, CommandResult()))
         self._run()
 
     def resume(self, position: Position, outcome: CommandResult) -> None:
-        """Give a branch what it waits for, and run until everything waits again."""
+        """Give a branch its result, and run until every branch waits again."""
         branch = self.waiting.pop(position)
         self._ready.append((branch, outcome))
         self._run()
@@ -151,7 +135,7 @@ class FlowCoroutine:
         ready = self._ready
         while ready:
             branch, outcome = ready.popleft()
-            # Another branch may have ended it meanwhile.
+            # Another branch may have cancelled it meanwhile.
             if branch.steps >= 0:
                 self._advance(branch, outcome)
 
@@ -221,7 +205,7 @@ class FlowCoroutine:
             self._ready.append((join.parent, result))
 
     def _cancel_branch(self, branch: Branch) -> None:
-        """End a branch that nobody waits for."""
+        """Close a branch whose result nothing waits for."""
         for each in _innermost_first(branch):
             each.steps = -1
             if isinstance(each.command, FlowCommand):
@@ -230,7 +214,7 @@ class FlowCoroutine:
             each.context.run(close_quietly, each.coroutine)
 
     def close(self) -> None:
-        """Put the code away; it may go on later, from the beginning."""
+        """Close all branches; the code may be run again later, from its beginning."""
         self._ready.clear()
         self.waiting.clear()
         for branch in _innermost_first(self.root):
@@ -239,7 +223,7 @@ class FlowCoroutine:
 
 
 def _innermost_first(branch: Branch) -> list[Branch]:
-    """A branch and all that it waits for, as far as they have not ended."""
+    """Return a branch and all branches that it waits for, as far as they have not ended."""
     unfinished: list[Branch] = []
     waiting = [branch]
     while waiting:
@@ -252,12 +236,11 @@ def _innermost_first(branch: Branch) -> list[Branch]:
 
 
 def close_quietly(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """End a coroutine; what it does on its way out does not matter."""
+    """Close a coroutine, and ignore what it raises or awaits meanwhile."""
     for _ in range(_CLOSE_ATTEMPTS):
         try:
             coroutine.close()
         except BaseException as error:
-            # It wanted to wait for something, or raised: nobody is there to care.
             del error
         else:
             return
@@ -266,8 +249,8 @@ def close_quietly(coroutine: Coroutine[Any, Any, Any]) -> None:
 def _describe_awaited(awaited: object) -> str:
     waited = type(awaited).__name__ if awaited is not None else "the event loop"
     return (
-        f"the flow waited for {waited}, which is not recorded: use ctx.sleep, ctx.gather and "
-        "ctx.select instead of those of asyncio, and do everything else inside ctx.step"
+        f"the flow awaited {waited}, which cannot be recorded: use ctx.sleep, ctx.gather and "
+        "ctx.select in place of those of asyncio, and do everything else inside ctx.step"
     )
 
 
@@ -275,14 +258,14 @@ _LABELS_MAX = 5
 
 
 def pending_commands(code: FlowCoroutine) -> Iterator[FlowCommand]:
-    """Everything the code waits for, in the order it was asked for."""
+    """Yield all commands that the code waits for, in the order of their requests."""
     for branch in code.waiting.values():
         if isinstance(branch.command, FlowCommand):
             yield branch.command
 
 
 def pending_command_at(code: FlowCoroutine | None, position: Position) -> FlowCommand | None:
-    """What the code waits for at a place."""
+    """Return the command that the code waits for at a position, or None."""
     branch = None if code is None else code.waiting.get(position)
     return (
         branch.command if branch is not None and isinstance(branch.command, FlowCommand) else None
@@ -290,12 +273,12 @@ def pending_command_at(code: FlowCoroutine | None, position: Position) -> FlowCo
 
 
 def has_local_work(code: FlowCoroutine) -> bool:
-    """Whether it waits for something that only this process does."""
+    """Return whether the code waits for work of this process."""
     return any(command.is_local_work for command in pending_commands(code))
 
 
 def awaits_signal(code: FlowCoroutine | None, name: str, payload: bytes) -> bool:
-    """Whether it waits for a signal of that name; raises WrongSignalError if for another value."""
+    """Return whether the code waits for a signal; raises WrongSignalError if for another type."""
     pending = [] if code is None else pending_commands(code)
     waiting = [
         command
@@ -309,7 +292,7 @@ def awaits_signal(code: FlowCoroutine | None, name: str, payload: bytes) -> bool
 
 
 def next_deadline_ms(code: FlowCoroutine) -> int | None:
-    """When it must be looked at, if nothing happens before."""
+    """Return the earliest timer or timeout of the code, or None."""
     earliest_ms: int | None = None
     for command in pending_commands(code):
         due_ms = (
@@ -321,7 +304,7 @@ def next_deadline_ms(code: FlowCoroutine) -> int | None:
 
 
 def describe_pending(code: FlowCoroutine) -> str:
-    """Where the code is, for people."""
+    """Return what the code waits for, as text for operators."""
     if code.result is not None:
         error = code.result.error
         return "the code has ended" + (f": {error!r}" if error is not None else "")

@@ -1,4 +1,4 @@
-"""What goes into the machine of a flow, and what comes out of it."""
+"""Events that a flow's state machine handles, and the transition that each one returns."""
 
 from __future__ import annotations
 
@@ -13,77 +13,77 @@ from postroad.flows.sessions.messages import SessionMessage
 from postroad.flows.sessions.session import BufferedMessage
 
 AckToken: TypeAlias = object
-"""Stands for an inbox row that is done with when what follows from it is committed."""
+"""Stands for an inbox message, acknowledged in the commit of what follows from it."""
 
 
 class FlowAdmitted(msgspec.Struct, frozen=True):
-    """It is new. A responder comes with what was said to it."""
+    """A new flow starts; a responder comes with the first messages of its session."""
 
     messages: list[SessionMessage] = []
     ack_token: AckToken | None = None
 
 
 class FlowReleased(msgspec.Struct, frozen=True):
-    """There is room for it now, or code that knows it."""
+    """A queued or held flow may start: there is a concurrency slot, or code, for it now."""
 
 
 class FlowLoaded(msgspec.Struct, frozen=True):
-    """It was read from the store, to go on from there."""
+    """The flow was loaded from the store, to resume where its history ends."""
 
 
 class SessionMessagesReceived(msgspec.Struct, frozen=True):
-    """The other end of a session said something."""
+    """The other end of a session sent messages."""
 
     number: int
     messages: list[SessionMessage]
     ack_token: AckToken | None = None
     peer: str = ""
-    """Who said it; nobody else may."""
+    """The node that sent them; messages of any other node than the session's are ignored."""
 
 
 class SignalReceived(msgspec.Struct, frozen=True):
-    """Somebody sent a signal."""
+    """A signal arrived."""
 
     name: str
     payload: bytes
 
 
 class StepCompleted(msgspec.Struct, frozen=True):
-    """A function has returned."""
+    """The function of a step returned."""
 
     position: Position
     value: Any
 
 
 class StepFailed(msgspec.Struct, frozen=True):
-    """A function has raised, and is not tried again."""
+    """The function of a step raised, and its retry policy allows no further attempt."""
 
     position: Position
     error: BaseException
 
 
 class TimerFired(msgspec.Struct, frozen=True):
-    """The time it waited for may have come."""
+    """A deadline may have passed."""
 
 
 class FlowTrialPassed(msgspec.Struct, frozen=True):
-    """The process goes on, although this flow was taken for what had ended it before."""
+    """The process survived the trial of this flow: it did not cause the crashes."""
 
 
 class FlowRetryRequested(msgspec.Struct, frozen=True):
-    """The pause after an error is over, or an operator wants it tried again."""
+    """The delay after an error is over, or an operator retries the flow."""
 
 
 class FlowPauseRequested(msgspec.Struct, frozen=True):
-    """An operator wants it to rest."""
+    """An operator pauses the flow."""
 
 
 class FlowResumeRequested(msgspec.Struct, frozen=True):
-    """An operator wants it to go on."""
+    """An operator resumes the flow."""
 
 
 class FlowKillRequested(msgspec.Struct, frozen=True):
-    """An operator wants it to end."""
+    """An operator kills the flow."""
 
     reason: str
 
@@ -106,12 +106,12 @@ FlowEvent: TypeAlias = (
 
 
 class BufferedSignal(msgspec.Struct, gc=False):
-    """A signal that the code has not asked for."""
+    """A signal that the code has not consumed yet."""
 
     name: str
     payload: bytes
     id: int = 0
-    """Its number in the store; 0 if it is not there."""
+    """Its number in the store; 0 if it is not stored."""
 
 
 class CommitRejection(NamedTuple):
@@ -121,73 +121,44 @@ class CommitRejection(NamedTuple):
     failures: int
 
 
-class FlowTransition:
-    """What an event changes. All of it is one commit; then the rest is done.
+class FlowTransition(msgspec.Struct, eq=False):
+    """What an event changes: one commit, and what is done once that is durable."""
 
-    Attributes:
-        is_new: whether the flow is not in the store yet.
-        first: number of the first entry.
-        entries: steps that were done.
-        clears_history: whether all earlier steps go, with what was said in sessions.
-        clears_buffer: whether everything goes that was said to the flow and not read.
-        buffered: what came and was not read, by session; those that were read since have no id.
-        signals: signals that came and were not read.
-        consumed_ids: ids of what was kept and has been read now.
-        outgoing: messages by session.
-        ack_tokens: inbox rows that are done with.
-        is_state_changed: whether the state must be written.
-        steps_to_run: steps to run, once the commit is durable.
-        is_step_recorded: whether the step that is done was waited for, so that what it did counts.
-        steps_to_cancel: positions of functions that nobody waits for any more.
-        is_ended: whether the flow has ended.
-        is_cut: whether the flow could do more, and goes on when this is durable.
-        is_parked: whether the flow waits for an operator from now on.
-        rejected_signals: why signals were dropped that the code had wanted.
-        failed_step: the step that failed and is not recorded, as people see it.
-    """
-
-    __slots__ = (
-        "ack_tokens",
-        "buffered",
-        "clears_buffer",
-        "clears_history",
-        "consumed_ids",
-        "entries",
-        "failed_step",
-        "first",
-        "is_cut",
-        "is_ended",
-        "is_new",
-        "is_parked",
-        "is_state_changed",
-        "is_step_recorded",
-        "outgoing",
-        "rejected_signals",
-        "signals",
-        "steps_to_cancel",
-        "steps_to_run",
-    )
-
-    def __init__(self, first: int) -> None:
-        self.is_new = False
-        self.first = first
-        self.entries: list[HistoryEntry] = []
-        self.clears_history = False
-        self.clears_buffer = False
-        self.buffered: list[tuple[int, BufferedMessage]] = []
-        self.signals: list[BufferedSignal] = []
-        self.consumed_ids: list[int] = []
-        self.outgoing: dict[int, list[SessionMessage]] = {}
-        self.ack_tokens: list[AckToken] = []
-        self.is_state_changed = False
-        self.steps_to_run: list[FlowCommand] = []
-        self.is_step_recorded = False
-        self.steps_to_cancel: list[Position] = []
-        self.is_ended = False
-        self.is_cut = False
-        self.is_parked = False
-        self.failed_step = ""
-        self.rejected_signals: Sequence[str] = ()
+    first: int
+    """Number of the first entry."""
+    entries: list[HistoryEntry] = []
+    """Commands that were completed."""
+    is_new: bool = False
+    """Whether the flow is not in the store yet."""
+    is_state_changed: bool = False
+    clears_history: bool = False
+    """Whether all earlier entries are deleted, with the buffered messages of sessions."""
+    clears_buffer: bool = False
+    """Whether all buffered messages and signals are deleted."""
+    buffered: list[tuple[int, BufferedMessage]] = []
+    """Messages that arrived and were not consumed, with the number of their session."""
+    signals: list[BufferedSignal] = []
+    """Signals that arrived and were not consumed."""
+    consumed_ids: list[int] = []
+    """Ids of stored messages and signals that were consumed."""
+    outgoing: dict[int, list[SessionMessage]] = {}
+    """Messages to send, by session."""
+    ack_tokens: list[AckToken] = []
+    """Inbox messages to acknowledge."""
+    steps_to_run: list[FlowCommand] = []
+    """Steps whose functions are called once the commit is durable."""
+    steps_to_cancel: list[Position] = []
+    """Positions of steps whose results nothing waits for any more."""
+    is_step_recorded: bool = False
+    """Whether the completed step was awaited, so that its transaction is committed."""
+    is_ended: bool = False
+    is_cut: bool = False
+    """Whether the flow could do more, and continues when this is durable."""
+    is_parked: bool = False
+    failed_step: str = ""
+    """The label of a step that failed and is not recorded, as it will be run again."""
+    rejected_signals: Sequence[str] = ()
+    """Why signals were dropped that the code waited for."""
 
     @property
     def is_empty(self) -> bool:
@@ -196,7 +167,7 @@ class FlowTransition:
 
     @property
     def has_only_entries(self) -> bool:
-        """Whether there is nothing to commit besides steps."""
+        """Whether there is nothing to commit besides entries."""
         return not (
             self.buffered
             or self.signals

@@ -1,4 +1,4 @@
-"""What is written down of a flow: its steps, in the order in which they were done."""
+"""The history of a flow: its completed commands, in the order of their completion."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 from postroad.flows.machine.values import RecordedError
 
 Position: TypeAlias = tuple[int, ...]
-"""Where in the code a step is: its number, within its branch, within the step that branched."""
+"""Where a command is in the code: its number in its branch, after the position of the branch."""
 
 
 class CommandKind(StrEnum):
-    """What code can ask for."""
+    """Kinds of commands."""
 
     OPEN = "open"
     SEND = "send"
@@ -23,37 +23,37 @@ class CommandKind(StrEnum):
     CLOSE = "close"
     STEP = "step"
     TRANSACTION = "transaction"
-    """A block `flow.transaction()`, which version 0.1 had: it cannot be replayed."""
+    """A block `flow.transaction()` of version 0.1, which cannot be replayed."""
     SLEEP = "sleep"
     SIGNAL = "signal"
     PATCH = "patch"
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """One step: what the code asked for, and what it was given."""
+    """One completed command and its result."""
 
     position: Position
     kind: CommandKind
     name: str
-    """Of the function, the peer, the signal."""
+    """Name of the function, peer or signal."""
     digest: bytes
-    """Of its arguments; empty where they cannot be compared."""
+    """Digest of the arguments; empty if they cannot be compared."""
     at_ms: int
     value: bytes | None = None
     error: RecordedError | None = None
     sessions: tuple[int, ...] = ()
-    """Numbers of the sessions it is about."""
+    """Numbers of its sessions."""
     peers: tuple[str, ...] = ()
-    """Whom those sessions are with."""
+    """Nodes at the other ends of those sessions."""
 
     @property
     def label(self) -> str:
-        """How it is shown."""
+        """Position and kind, for operators."""
         return command_label(self.position, self.kind, self.name)
 
 
 def command_label(position: Position, kind: CommandKind, name: str) -> str:
-    """How a step is shown: where it is, and what it does."""
+    """Return position, kind and name of a command as text."""
     place = ".".join(map(str, position))
     return f"{place} {kind}({name})" if name else f"{place} {kind}"
 
@@ -63,12 +63,12 @@ _decoder = msgspec.msgpack.Decoder(HistoryEntry)
 
 
 def encode_history_entry(entry: HistoryEntry) -> bytes:
-    """A record as it is in the store."""
+    """Return an entry as it is stored."""
     return _encoder.encode(entry)
 
 
 def decode_history_entry(encoded: bytes) -> HistoryEntry:
-    """A record from the store; raises msgspec.DecodeError if it is of another making."""
+    """Return a stored entry; raises msgspec.DecodeError if this version cannot read it."""
     try:
         return _decoder.decode(encoded)
     except (UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,13 @@
-"""Replay: flow code is given its recorded results, and its commands are compared with history."""
+"""Replay: flow code runs again from its beginning, and recorded steps return recorded results.
+
+`replay` starts the code and answers its commands from history, in the order of their completion.
+The function of a step with an entry is not called again: `recorded_result` decodes what it
+returned. Commands that start after the last entry are new, and are executed.
+
+A command that differs from the entry at its position raises ReplayMismatch, and the flow is parked:
+its code was changed in a way that running flows cannot follow. `ReplayCursor.mismatch` describes
+the difference; docs/flows-code.md says how to change the code of running flows.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +20,12 @@ from postroad.flows.machine.coroutine import FlowCoroutine, describe_pending, pe
 from postroad.flows.machine.history import CommandKind, HistoryEntry
 from postroad.flows.machine.values import restore_error
 
-# So many steps are shown before the one that differs.
+# Number of matching steps shown before the one that differs.
 _SHOWN_BEFORE = 3
 
 
 class ReplayMismatch(BaseException):
-    """The code does not fit its record. Not an Exception, so that no flow can swallow it."""
+    """The code does not match its history. A BaseException, so that no flow code handles it."""
 
     def __init__(self, mismatch: NondeterminismError) -> None:
         super().__init__(str(mismatch))
@@ -24,7 +33,7 @@ class ReplayMismatch(BaseException):
 
 
 class ReplayCursor:
-    """The recorded steps of a flow that its code has not come to yet."""
+    """The entries of a flow's history that its code has not consumed yet."""
 
     __slots__ = ("_entries", "_next")
 
@@ -34,21 +43,20 @@ class ReplayCursor:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the code is where it was."""
+        """Whether the code has consumed all entries, so that it is not replayed any more."""
         return self._next == len(self._entries)
 
     @property
     def consumed(self) -> int:
-        """How many of them the code has come to."""
+        """The number of consumed entries."""
         return self._next
 
     @property
     def next_entry(self) -> HistoryEntry:
-        """The next step that was recorded."""
         return self._entries[self._next]
 
     def is_next(self, command: FlowCommand) -> bool:
-        """Whether an ask is the next step that was recorded."""
+        """Return whether a command matches the next entry."""
         if self.is_exhausted:
             return False
         entry = self.next_entry
@@ -59,26 +67,26 @@ class ReplayCursor:
         )
 
     def is_deferred(self, command: FlowCommand) -> bool:
-        """Whether something else was recorded before it, because the code was cut short there."""
+        """Return whether other commands were recorded first, because the transition was cut."""
         if self.is_next(command):
             return False
         rest = itertools.islice(self._entries, self._next, None)
         recorded = next((entry for entry in rest if entry.position == command.position), None)
-        # At its own place there must be nothing else.
+        # An entry at its own position must be of the same command.
         return recorded is None or (recorded.kind, recorded.name) == (command.kind, command.name)
 
     def consume(self, command: FlowCommand) -> HistoryEntry:
-        """The next step, which must be this one."""
+        """Return the next entry, or raise ReplayMismatch if a command differs from it."""
         entry = self.next_entry
         differences = list(_compare(command, entry))
         if differences:
-            raise self.mismatch(f"the code asks for {command.label}", differences)
+            raise self.mismatch(f"the code requests {command.label}", differences)
         self._next += 1
         return entry
 
     def mismatch(self, what: str, differences: Iterable[str] = ()) -> ReplayMismatch:
-        """The error that says where code and record part, and how."""
-        lines = [f"the code of this flow does not fit its record at step {self._next}:"]
+        """Return the error that shows where the code differs from the history, and how."""
+        lines = [f"the code of this flow does not match its history at step {self._next}:"]
         first = max(self._next - _SHOWN_BEFORE, 0)
         before = enumerate(self._entries[first : self._next], first)
         lines += [f"    step {number}: {entry.label}" for number, entry in before]
@@ -88,7 +96,7 @@ class ReplayCursor:
         remaining = len(self._entries) - self._next - 1
         if remaining:
             lines.append(f"    and {remaining} more recorded after it")
-        lines.append("  run the old code again, or keep both ways apart with ctx.patched(id)")
+        lines.append("  run the old code again, or keep the old path with ctx.patched(id)")
         return ReplayMismatch(NondeterminismError("\n".join(lines)))
 
 
@@ -96,17 +104,17 @@ def _compare(command: FlowCommand, entry: HistoryEntry) -> Iterable[str]:
     if command.position != entry.position:
         yield "another step comes first"
     if command.kind != entry.kind:
-        yield f"it was {entry.kind}, and is {command.kind}"
+        yield f"the kind was {entry.kind}, and is {command.kind}"
     elif command.name != entry.name:
-        yield f"it was about {entry.name!r}, and is about {command.name!r}"
+        yield f"the name was {entry.name!r}, and is {command.name!r}"
     elif command.sessions != entry.sessions:
-        yield f"it was about sessions {entry.sessions}, and is about {command.sessions}"
+        yield f"the sessions were {entry.sessions}, and are {command.sessions}"
     elif command.digest and entry.digest and command.digest != entry.digest:
-        yield "its arguments are others"
+        yield "the arguments differ"
 
 
 def recorded_result(command: FlowCommand, entry: HistoryEntry) -> CommandResult:
-    """What the code gets for an ask that was recorded."""
+    """Return what the code gets for a recorded command, in place of executing it again."""
     if entry.error is not None:
         return CommandResult(error=restore_error(entry.error))
     if entry.value is None or entry.kind in (
@@ -120,17 +128,15 @@ def recorded_result(command: FlowCommand, entry: HistoryEntry) -> CommandResult:
         return CommandResult(command.decode_result(entry.value))
     except Exception as error:
         raise ReplayMismatch(
-            NondeterminismError(
-                f"what step {entry.label} was given cannot be read any more: {error}"
-            )
+            NondeterminismError(f"cannot read the recorded result of step {entry.label}: {error}")
         ) from None
 
 
 def replay(code: FlowCoroutine, cursor: ReplayCursor, move_time: Callable[[int], None]) -> None:
-    """Start the code, and feed it its record in the order in which that was written.
+    """Start the code, and resume it with each recorded result.
 
     Raises:
-        ReplayMismatch: the code asks for something else, or the record cannot be replayed.
+        ReplayMismatch: the code requests something else, or the history cannot be replayed.
     """
     code.start()
     while not cursor.is_exhausted:

@@ -185,7 +185,7 @@ def test_waiting_for_anything_else_is_explained(
     code: Callable[[], Coroutine[Any, Any, Any]], named: str
 ) -> None:
     with pytest.raises(
-        UnrecordedAwaitError, match=f"waited for {named}, which is not recorded: use"
+        UnrecordedAwaitError, match=f"awaited {named}, which cannot be recorded: use"
     ):
         _ = Run(code()).result
 

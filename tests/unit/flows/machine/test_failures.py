@@ -160,7 +160,7 @@ def test_fault_parks_the_flow_with_one_id_and_an_explanation() -> None:
         definition: FlowDefinition[[], None] = flow(hasty)
     driven = begun(definition)
     assert driven.head.status is FlowStatus.PARKED
-    assert "which is not recorded: use ctx.sleep" in driven.trouble
+    assert "which cannot be recorded: use ctx.sleep" in driven.trouble
 
 
 def test_killing_one_that_runs_tells_its_peers_no_reason() -> None:
@@ -280,7 +280,7 @@ def test_code_that_does_not_fit_its_record_is_parked(function: Any) -> None:
     loaded = later.tell(FlowLoaded())
     assert later.head.status is FlowStatus.PARKED
     assert later.trouble.startswith("postroad.flows.errors:NondeterminismError")
-    assert "does not fit its record at step 0" in later.trouble
+    assert "does not match its history at step 0" in later.trouble
     assert (loaded.entries, loaded.outgoing, loaded.steps_to_run) == ([], {}, [])
     # With the code of before it goes on.
     back = Driven(calculate, stored=later.stored)

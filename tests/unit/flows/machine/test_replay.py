@@ -69,7 +69,7 @@ def test_code_comes_as_far_as_it_was_in_the_order_of_the_record() -> None:
 
 @each(
     (one_by_one, [((1,), "b")], r"the code waits for 0 signal\(a\)"),
-    (one_by_one, [((0,), "b")], "it was about 'b', and is about 'a'"),
+    (one_by_one, [((0,), "b")], "the name was 'b', and is 'a'"),
     (one_by_one, [((0,), "a"), ((1,), "b"), ((2,), "c")], "the code has ended"),
     (at_once, [((0,), "a")], r"the code waits for 0\.0\.0 signal\(a\), 0\.1\.0 signal\(b\)"),
     (at_once, [((0, 2, 0), "a")], "the code waits for"),

@@ -75,13 +75,13 @@ def test_log_is_taken_step_by_step() -> None:
 
 @each(
     (step(1), {"position": (3,)}, "another step comes first"),
-    (step(1), {"kind": CommandKind.SLEEP}, "it was sleep, and is step"),
-    (step(1), {"name": "refund"}, "it was about 'refund', and is about 'charge'"),
-    (step(1), {"digest": b"other"}, "its arguments are others"),
+    (step(1), {"kind": CommandKind.SLEEP}, "the kind was sleep, and is step"),
+    (step(1), {"name": "refund"}, "the name was 'refund', and is 'charge'"),
+    (step(1), {"digest": b"other"}, "the arguments differ"),
     (
         placed(SendData([end()], ("x",), [b"x"])),
         {"sessions": (2,)},
-        r"it was about sessions \(2,\), and is about \(1,\)",
+        r"the sessions were \(2,\), and are \(1,\)",
     ),
 )
 def test_differences(command: FlowCommand, facts: dict[str, Any], difference: str) -> None:
@@ -101,15 +101,15 @@ def test_difference_is_told_with_what_is_around_it() -> None:
     with pytest.raises(ReplayMismatch) as diverged:
         cursor.consume(step(4, name="new", position=(4,)))
     assert str(diverged.value.error).splitlines() == [
-        "the code of this flow does not fit its record at step 4:",
+        "the code of this flow does not match its history at step 4:",
         "    step 1: 1 step(s1)",
         "    step 2: 2 step(s2)",
         "    step 3: 3 step(s3)",
         "  - step 4: 4 step(s4)   (recorded)",
-        "  + step 4: the code asks for 4 step(new)",
-        "    it was about 's4', and is about 'new'",
+        "  + step 4: the code requests 4 step(new)",
+        "    the name was 's4', and is 'new'",
         "    and 2 more recorded after it",
-        "  run the old code again, or keep both ways apart with ctx.patched(id)",
+        "  run the old code again, or keep the old path with ctx.patched(id)",
     ]
     cursor = ReplayCursor([record_of(step(1))])
     told = str(cursor.mismatch("the code has ended").error)
@@ -141,5 +141,6 @@ def test_errors_are_given_again_and_unreadable_values_do_not_fit() -> None:
     outcome = recorded_result(step(1), record_of(step(1), error=failure))
     assert isinstance(outcome.error, StepFailedError)
     command = step(1)
-    with pytest.raises(ReplayMismatch, match=r"0 step\(charge\) was given cannot be read any more"):
+    problem = r"cannot read the recorded result of step 0 step\(charge\)"
+    with pytest.raises(ReplayMismatch, match=problem):
         recorded_result(command, record_of(command, value=encode_value("text", "it")))
