@@ -1,7 +1,4 @@
-"""Cells: domains, the cells in them, the routes between them, and commands to cells.
-
-They are the operations of `postroad.cells.shell.operations`, which text commands are, too.
-"""
+"""Operations of cells, those of `postroad.cells.shell.operations`, on any node."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from .table import OPERATIONS, operation
 async def list_cells(
     office: Office, domain: str | None = None, pattern: str = "*"
 ) -> list[CellView]:
-    """Cells of this domain, or of another node's; a pattern of names has `*` and `?`."""
+    """List the cells of this domain or of another; a pattern of names has `*` and `?`."""
     here = office.node.domain
     if domain is None or domain == here.name:
         return await list_local_cells(here, pattern)
@@ -25,5 +22,5 @@ async def list_cells(
     return views
 
 
-# What has no definition above is done by the domain itself.
+# The others run in the domain of this node.
 OPERATIONS.include(CELLS, lambda office: office.node.domain)

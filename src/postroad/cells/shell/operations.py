@@ -1,4 +1,4 @@
-"""What operators can see of a domain and do to it: for text commands, HTTP, CLI and dashboard."""
+"""Operations of a domain for operators: for text commands, HTTP, CLI and dashboard."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class DomainView(msgspec.Struct, frozen=True, kw_only=True):
     zone: str | None
     is_local: bool
     gateway: str | None
-    """The cell that stands for the tunnel."""
+    """The cell of the tunnel."""
     round_trip_ms: float | None
     sent: int
-    """Messages; of this domain itself, those handed to tunnels."""
+    """Messages sent through the tunnel; for this domain, through all tunnels."""
     received: int
-    """Messages; of this domain itself, those handed to its cells."""
+    """Messages received through the tunnel; for this domain, delivered to its cells."""
     waiting: int
-    """Messages that wait for the tunnel, or for the cells of this domain."""
+    """Messages queued for the tunnel; for this domain, in the mailboxes of its cells."""
 
 
 class RouteView(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,22 +74,22 @@ class PingView(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     round_trip_ms: float | None
-    """None if it was not answered."""
+    """None if there was no reply."""
     answered_by: str | None
-    """The cell that answered; None if it is one of this domain."""
+    """The cell that replied; None if it is a cell of this domain."""
     error: str | None
 
 
 class HopView(msgspec.Struct, frozen=True, kw_only=True):
-    """A domain on the way to a cell and back."""
+    """A domain on the path to a cell and back."""
 
     domain: str
     is_out: bool
-    """Whether the ping came through."""
+    """Whether it is on the path of the ping."""
     is_back: bool
-    """Whether the answer did."""
+    """Whether it is on the path of the reply."""
     round_trip_ms: float | None
-    """From here to that domain; None if it does not answer."""
+    """From this domain to that one and back; None if there was no reply."""
     error: str | None
 
 
@@ -98,7 +98,7 @@ class HopView(msgspec.Struct, frozen=True, kw_only=True):
 
 @operation("cells.domains")
 async def list_domains(domain: CellDomain) -> list[DomainView]:
-    """This domain, and those that there is a tunnel to."""
+    """List this domain, and the domains that it has a tunnel to."""
     statistics = domain.statistics()
     here = DomainView(
         name=domain.name,
@@ -137,7 +137,7 @@ async def list_routes(
     destination: str | None = None,
     target: str | None = None,
 ) -> list[RouteView]:
-    """The routing table; destination and target are patterns with `*` and `?`."""
+    """List the route table; destination and target are patterns with `*` and `?`."""
     return [
         RouteView(
             type=route.type.value,
@@ -151,7 +151,7 @@ async def list_routes(
 
 @operation("cells.ps")
 async def list_cells(domain: CellDomain, pattern: str = "*") -> list[CellView]:
-    """Cells of this domain; a pattern of names has `*` and `?`."""
+    """List the cells of this domain; a pattern of names has `*` and `?`."""
     return [cell_view(domain, name) for name in domain.cells if fnmatchcase(name, pattern)]
 
 
@@ -159,7 +159,7 @@ async def list_cells(domain: CellDomain, pattern: str = "*") -> list[CellView]:
 async def ping(
     domain: CellDomain, path: str, count: Pings = 1, timeout_s: Seconds = 2.0, size: PingBytes = 0
 ) -> list[PingView]:
-    """How long a cell, or whoever takes the messages of a queue, needs to answer."""
+    """Measure the round trip to a cell, or to a consumer of a queue."""
     destination = parse_path(path)
     pings: list[PingView] = []
     lost_in_a_row = 0
@@ -171,7 +171,7 @@ async def ping(
 
 @operation("cells.traceroute")
 async def traceroute(domain: CellDomain, path: str, timeout_s: Seconds = 2.0) -> list[HopView]:
-    """The domains on the way to a cell and back, and how far away each is."""
+    """List the domains on the path to a cell and back, and the round trip to each."""
     try:
         trip = await _send_ping(domain, parse_path(path), b"", timeout_s)
     except NoRouteError as error:
@@ -200,7 +200,7 @@ async def traceroute(domain: CellDomain, path: str, timeout_s: Seconds = 2.0) ->
 
 @operation("cells.run", Effect.CHANGE)
 async def run_command(domain: CellDomain, cell: str, command: str) -> CommandView:
-    """Have a cell run a command, and show what it says; `help` tells which it knows."""
+    """Run a command in a cell, and show its output; `help` lists its commands."""
     return await _run(domain, cell, cell, command)
 
 
@@ -223,7 +223,7 @@ async def kill_cell(domain: CellDomain, cell: str) -> CommandView:
 
 @operation("cells.drain", Effect.CHANGE)
 async def drain_cell(domain: CellDomain, cell: str) -> CommandView:
-    """Take a cell, `name` or `name@domain`, out of all queues and topics; it finishes its work."""
+    """Withdraw a cell, `name` or `name@domain`, from all queues and topics; wait until idle."""
     address = _parse_cell(domain, cell)
     if address.domain != domain.name:
         system, command = f"{SYSTEM}@{address.domain}", f"drain {quote(address.cell)}"
@@ -232,7 +232,7 @@ async def drain_cell(domain: CellDomain, cell: str) -> CommandView:
     if await domain.drain_cell(address.cell):
         return CommandView(text=f"{address.cell} is drained")
     return CommandView(
-        text=f"{address.cell} is withdrawn, but still busy, or not all peers acknowledged it; "
+        text=f"{address.cell} is withdrawn, but still busy, or a peer has not acknowledged it; "
         "see 'ps'"
     )
 

@@ -59,7 +59,7 @@ def format_milliseconds(seconds: float | None) -> str:
 
 
 class CommandView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cell said."""
+    """Output of a command."""
 
     text: str
 
