@@ -47,6 +47,7 @@ _WIRE_COUNTERS = {
     "connections_accepted": "Connections that other nodes made.",
     "connections_rejected": "Connections above the limit.",
     "connections_lost": "Connections that ended without this node wanting it.",
+    "versions_declined": "Connections of nodes that speak only older protocol versions.",
     "tls_failures": "Connections on which TLS could not be agreed.",
     "bytes_sent": "Bytes sent to other nodes.",
     "bytes_received": "Bytes that came from other nodes.",

@@ -46,6 +46,8 @@ class NetworkCounters(msgspec.Struct):
     """Connections above the limit, closed as soon as they were accepted."""
     connections_lost: int = 0
     """Open connections that ended without this node closing them."""
+    versions_declined: int = 0
+    """Connections to this node whose peer speaks only older protocol versions than this node."""
     tls_failures: int = 0
     """Connections to this node whose TLS handshake failed."""
     protocol_errors: int = 0

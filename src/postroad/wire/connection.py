@@ -145,6 +145,11 @@ class WireConnection:
             self.outgoing.append(self._setup.handshake.initial_bytes())
 
     @property
+    def offered_version(self) -> int:
+        """The version that the peer offered or answered, 0 until then."""
+        return self._setup.handshake.offered
+
+    @property
     def sender(self) -> Address | None:
         """The address the peer advertises, None until it has arrived."""
         return self._codec.sender
@@ -224,7 +229,7 @@ class WireConnection:
         except RemoteProtocolError as error:
             self.reject(error)
         if self._heartbeats.outgoing:
-            self._send_heartbeats()
+            self.send_heartbeats()
         reader = self._reader
         if reader.is_fast_path:
             self.wants_buffer = False
@@ -267,7 +272,7 @@ class WireConnection:
         self.needs_attention = True
         events.append(ConnectionOpened(self.version))
         self._heartbeats.open(now)
-        self._send_heartbeats()
+        self.send_heartbeats()
 
     def _process_frame(self, frame: Frame, events: list[ConnectionEvent], now: float) -> None:
         frame_type, is_tunnel = type(frame), self.is_tunnel
@@ -372,16 +377,13 @@ class WireConnection:
         trace: SpanContext | None = None,
     ) -> None:
         """Queue a request, with its trace context if the peer accepts traces (3.1)."""
-        if trace is not None and self._can_send_trace(subject, payload):
+        size = 4 * len(subject) + len(payload) + TRACE_BYTES_MAX
+        accepts_traces = self.peer is not None and self.peer.accepts_traces
+        if trace is not None and accepts_traces and size <= self.send_bytes_max:
             codec: Version3Codec = self._codec  # type: ignore[assignment]
             codec.encode_request(self.outgoing, id, subject, payload, timeout_ms, one_way, trace)
         else:
             self.queue_request(id, subject, payload, timeout_ms, one_way)
-
-    def _can_send_trace(self, subject: str, payload: bytes) -> bool:
-        if self.peer is None or not self.peer.accepts_traces:
-            return False
-        return 4 * len(subject) + len(payload) + TRACE_BYTES_MAX <= self.send_bytes_max
 
     def reply(
         self, id: int, status: int, payload: bytes, code: int = 0, retryable: bool = False
@@ -420,11 +422,7 @@ class WireConnection:
     def ping(self, now: float) -> None:
         """Queue a ping that measures the round trip; without effect in versions 1 and 2."""
         self._heartbeats.ping(now)
-        self._send_heartbeats()
-
-    def flush_held_pong(self) -> None:
-        """Queue the pong that was held while the socket was not writable."""
-        self._send_heartbeats()
+        self.send_heartbeats()
 
     def data_to_send(self, now: float) -> list[bytes]:
         """Return and clear the queued bytes."""
@@ -459,7 +457,7 @@ class WireConnection:
                 self._heartbeats.tick(now, self._read_at(now), self._last_write)
         except PeerTimeoutError as error:
             self.reject(error)
-        self._send_heartbeats()
+        self.send_heartbeats()
 
     def extend_deadlines(self, stalled_s: float, now: float) -> None:
         """Extend the deadlines of the peer by the time in which this side did not read."""
@@ -471,7 +469,8 @@ class WireConnection:
     def _read_at(self, now: float) -> float:
         return max(self._last_read, now) if self._reads_paused else self._last_read
 
-    def _send_heartbeats(self) -> None:
+    def send_heartbeats(self) -> None:
+        """Queue heartbeats; while the socket is not writable, the last pong is held."""
         if self._heartbeats.outgoing:
             is_writable = self.is_writable and self.state is not ConnectionState.CLOSED
             for frame in self._heartbeats.release(is_writable=is_writable):

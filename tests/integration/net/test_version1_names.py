@@ -4,6 +4,7 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.net import MessagingService, ProtocolConfig
+from tests.support.deadlines import eventually
 
 UNRESOLVABLE = "no-such-host.invalid:0"
 
@@ -39,4 +40,6 @@ async def test_service_without_ip_address_declines_version_1(
         assert await peer.request(named.bound_address, "echo", b"x") == b"x"
         with pytest.raises(ConnectionError):
             await old.request(named.bound_address, "echo", b"x", timeout=5)
+        await eventually(lambda: named.statistics().versions_declined == 1)
+        assert "offered protocol version 1 and was answered 2" in caplog.text
         assert "Traceback" not in caplog.text

@@ -273,9 +273,9 @@ def test_a_silent_end_is_given_up_and_messages_survive_a_goodbye(role: Connectio
     side.machine.ping(1.0)
     assert side.take() == b"", "it would only pile up"
     side.machine.is_writable = True
-    side.machine.flush_held_pong()
+    side.machine.send_heartbeats()
     assert side.take() == version3_frame(6, id=4)
-    side.machine.flush_held_pong()
+    side.machine.send_heartbeats()
     assert side.take() == b""
 
 

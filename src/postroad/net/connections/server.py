@@ -424,6 +424,18 @@ class ServerConnection(PeerConnection):
         has_goodbye = self.wire.version >= 3
         if self._close_reason is None and was_open and (exc is not None or has_goodbye):
             self._context.counters.connections_lost += 1
+        offered = self.wire.offered_version
+        if 0 < offered < self.wire.version:
+            # A client offers its newest version, so it cannot speak the one that was answered.
+            self._context.counters.versions_declined += 1
+            self._context.warn(
+                "version",
+                self._loop.time(),
+                "peer %s offered protocol version %d and was answered %d, which it cannot speak",
+                self.remote,
+                offered,
+                self.wire.version,
+            )
         if self._goodbye_timer is not None:
             self._goodbye_timer.cancel()
         # Replies cannot be sent any more; one-way messages are still handled.

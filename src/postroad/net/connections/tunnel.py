@@ -299,7 +299,7 @@ class Tunnel(PeerConnection):
             self._watch_full_buffer()
             return
         self._stall.stop()
-        self.wire.flush_held_pong()
+        self.wire.send_heartbeats()
         if now >= self._ping_at:
             self._ping(now)
         else:
