@@ -42,6 +42,11 @@ EMPTY_NAMES = {
     "wanted",
 }
 RETIRED_NAMES = frozenset((Path(__file__).parent / "support/retired_names.txt").read_text().split())
+# Names that other packages may use, and these packages had for what has another name now.
+LOWER_PACKAGES = ("core", "wire", "net", "cluster", "cells", "testing")
+RETIRED_NAMES_LOWER = frozenset(
+    (Path(__file__).parent / "support/retired_names_lower.txt").read_text().split()
+)
 
 UNFINISHED = "NotImplementedError"
 PROMISE = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
@@ -171,13 +176,21 @@ def empty_names(source: str, tree: ast.Module) -> Iterator[str]:
             yield f"{node.lineno}: {name!r} does not say what it is; name the thing"
 
 
-def retired_names(source: str, tree: ast.Module) -> Iterator[str]:
+def names_among(retired: frozenset[str], tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         name = getattr(node, "id", None) or getattr(node, "attr", None)
         name = name or getattr(node, "arg", None) or getattr(node, "name", None)
-        if name in RETIRED_NAMES:
+        if name in retired:
             line = getattr(node, "lineno", 0)
             yield f"{line}: {name} has another name now; CHANGELOG.md and docs/glossary.md tell"
+
+
+def retired_names(source: str, tree: ast.Module) -> Iterator[str]:
+    return names_among(RETIRED_NAMES, tree)
+
+
+def retired_names_lower(source: str, tree: ast.Module) -> Iterator[str]:
+    return names_among(RETIRED_NAMES_LOWER, tree)
 
 
 def self_comparisons(source: str, tree: ast.Module) -> Iterator[str]:
@@ -244,6 +257,19 @@ def test_retired_names_do_not_come_back() -> None:
     assert not found, report(found)
 
 
+def is_lower(path: Path) -> bool:
+    """True for the modules of the lower packages and for the tests of one of them."""
+    parts = path.relative_to(PACKAGE.parents[1]).parts
+    folder = parts[2].removeprefix("test_").split(".")[0].split("_")[0] if len(parts) > 2 else ""
+    return parts[0] in ("src", "tests") and folder in LOWER_PACKAGES
+
+
+@pytest.mark.slow  # It reads all files first.
+def test_retired_names_do_not_come_back_in_lower_packages() -> None:
+    found = breaches(retired_names_lower, filter(is_lower, code_files()))
+    assert not found, report(found)
+
+
 @pytest.mark.slow  # It reads all files first.
 def test_nothing_is_compared_with_itself() -> None:
     found = breaches(self_comparisons, code_files())
@@ -304,6 +330,7 @@ COMMENTED_FUNCTION = 'def short():\n    """Say.\n\n    More.\n    """\n' + "    
         (empty_names, "def f(told): return 1"),
         (retired_names, "from postroad.core.errors import NoSuchMember"),
         (retired_names, "table.bury_silent()"),
+        (retired_names_lower, "class Verdict(enum.Enum): APPLIED = 1"),
         (self_comparisons, "[step for step in steps if step is not step]"),
         (self_comparisons, "0 < x == x"),
     ],

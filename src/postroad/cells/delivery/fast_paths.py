@@ -64,7 +64,7 @@ class NoFastPath:
 NO_FAST_PATH = NoFastPath()
 
 
-class Choice(NamedTuple):
+class ResolvedRoute(NamedTuple):
     """Where all messages of a route and origin go, and what that depends on."""
 
     result: Forward | LocalDelivery | None
@@ -74,13 +74,13 @@ class Choice(NamedTuple):
 
 def resolve_route(
     dispatcher: MessageDispatcher, envelope: Envelope, origin: MessageOrigin = LOCAL_ORIGIN
-) -> Choice:
+) -> ResolvedRoute:
     """Return where all messages go that have the route of this one; it must not be expired."""
     resolution = dispatcher.registry.decision_cache.resolve(envelope, origin)
     decision = resolution.decide()
     results: list[Forward | LocalDelivery] = [*decision.deliveries, *decision.forwards]
     is_same_for_all = decision.failure is None and not resolution.candidates and len(results) == 1
-    return Choice(results[0] if is_same_for_all else None, resolution.dependencies)
+    return ResolvedRoute(results[0] if is_same_for_all else None, resolution.dependencies)
 
 
 def find_fast_path(
@@ -103,20 +103,20 @@ def find_fast_path(
     return NO_FAST_PATH, dependencies
 
 
-def _resolve_reply(dispatcher: MessageDispatcher, delivery: LocalDelivery) -> Choice:
+def _resolve_reply(dispatcher: MessageDispatcher, delivery: LocalDelivery) -> ResolvedRoute:
     """Return how the replies to the messages of a delivery leave this domain."""
     request = delivery.envelope
     if not request.can_reply:
-        return Choice(None, set())
+        return ResolvedRoute(None, set())
     reply = dispatcher.reply_to(request, b"", "", delivery.cell)
     forward = dispatcher.reply_forward(reply, request)
     if forward is not None:
-        return Choice(forward, {_DEFAULTS, forward.gateway})
-    choice = resolve_route(dispatcher, reply)
+        return ResolvedRoute(forward, {_DEFAULTS, forward.gateway})
+    resolved = resolve_route(dispatcher, reply)
     last_hop = request.source.last
     if last_hop is not None:
-        choice.dependencies.update((_DEFAULTS, gateway_name(last_hop.domain)))
-    return choice
+        resolved.dependencies.update((_DEFAULTS, gateway_name(last_hop.domain)))
+    return resolved
 
 
 class ForwardFastPath:

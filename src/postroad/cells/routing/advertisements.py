@@ -30,17 +30,17 @@ DIGEST_BYTES = 16
 
 Incarnation: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-Names: TypeAlias = Annotated[tuple[str, ...], msgspec.Meta(max_length=NAMES_MAX)]
+AdvertisedNames: TypeAlias = Annotated[tuple[str, ...], msgspec.Meta(max_length=NAMES_MAX)]
 Digest: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=DIGEST_BYTES)]
 
 
 class RouteAdvertisement(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Queues, topics, tunnels and zone of a domain; names are sorted and unique."""
 
-    queues: Names = ()
-    topics: Names = ()
+    queues: AdvertisedNames = ()
+    topics: AdvertisedNames = ()
     zone: str | None = None
-    domains: Names = ()
+    domains: AdvertisedNames = ()
     """Domains that it has tunnels to. A core without a tunnel to a domain forwards through another
     core; a message of a satellite is valid only if it came through a domain of this list."""
 
