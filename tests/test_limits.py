@@ -90,11 +90,11 @@ PROOFS = {
         "integration/flows/test_growth.py",
         "test_a_flow_that_does_too_much_is_parked_until_more_is_allowed",
     ),
-    "FlowsConfig.attempts_max": (
+    "FlowsConfig.max_attempts": (
         "integration/flows/test_troubles.py",
         "test_after_so_many_attempts_an_operator_must_look",
     ),
-    "FlowsConfig.heard_max": (
+    "FlowsConfig.session_buffer_max": (
         "integration/flows/test_hard_times.py",
         "test_a_flood_of_messages_fails_the_session_and_not_the_node",
     ),
@@ -106,19 +106,19 @@ PROOFS = {
         "integration/flows/test_growth.py",
         "test_a_flow_that_does_too_much_is_parked_until_more_is_allowed",
     ),
-    "FlowsConfig.recoveries_max": (
+    "FlowsConfig.crash_recoveries_max": (
         "integration/flows/test_troubles.py",
         "test_a_flow_that_comes_no_further_is_not_taken_up_for_ever",
     ),
-    "FlowsConfig.resident_max": (
+    "FlowsConfig.loaded_flows_max": (
         "integration/flows/test_life.py",
         "test_few_in_memory_and_many_at_work",
     ),
-    "FlowsConfig.signals_bytes_max": (
+    "FlowsConfig.signal_buffer_bytes_max": (
         "integration/flows/test_growth.py",
         "test_large_signals_that_nobody_asks_for_are_refused_at_last",
     ),
-    "FlowsConfig.signals_max": (
+    "FlowsConfig.signal_buffer_max": (
         "integration/flows/test_hard_times.py",
         "test_signals_that_nobody_asks_for_are_refused_at_last",
     ),

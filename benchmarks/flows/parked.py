@@ -93,7 +93,7 @@ def sections(settings: Settings) -> list[Section]:
     """Three figures of one crowd, half of which waits for a signal and half for tomorrow."""
     crowd = Crowd(settings)
     case = f"{crowd.size:,} flows wait"
-    in_memory = f"{case}, {FlowsConfig().resident_max:,} in memory"
+    in_memory = f"{case}, {FlowsConfig().loaded_flows_max:,} in memory"
     return [
         _section(crowd, f"{in_memory}: memory of each", "KiB", "kib_each", KIB_MAX),
         _section(crowd, f"{case}: memory of each, restarted", "KiB", "restarted_kib_each", KIB_MAX),

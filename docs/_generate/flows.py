@@ -105,7 +105,7 @@ def hospital_table() -> str:
     meanings = _docstrings(FailureAction)
     rows = [(error, action.value, meanings[action]) for error, _, action in FAILURE_RULES]
     rows.append(("anything else", FailureAction.PARK, meanings[FailureAction.PARK]))
-    return table(("error", "diagnosis", "what is done"), rows)
+    return table(("error", "action", "what is done"), rows)
 
 
 def errors_table() -> str:

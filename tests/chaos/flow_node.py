@@ -56,7 +56,7 @@ from postroad.flows.machine.events import FlowTransition
 from tests.chaos import flow_bank
 from tests.support.durable.mail_node import limit_files, make_mail, make_tables
 
-FLOWS = FlowsConfig(retry_first_s=0.05, retry_max_s=0.2, recoveries_max=1_000)
+FLOWS = FlowsConfig(retry_initial_delay_s=0.05, retry_max_delay_s=0.2, crash_recoveries_max=1_000)
 AT_ONCE = 20
 """Payments of one bank under load that have not ended."""
 

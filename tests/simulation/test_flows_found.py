@@ -48,7 +48,7 @@ def test_a_step_that_ends_while_its_flow_is_read_again_is_not_run_twice(seed: in
 
 
 def test_a_flow_that_an_operator_tries_again_is_not_parked_when_it_is_read_again() -> None:
-    config = msgspec.structs.replace(RELOADED, recoveries_max=1, trial_s=0.1)
+    config = msgspec.structs.replace(RELOADED, crash_recoveries_max=1, trial_s=0.1)
     order = msgspec.structs.replace(ORDER, is_odd=True)
     with SimCluster(4) as sim:
         world = World(sim, plan_of(order, config=config))

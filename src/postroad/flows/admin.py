@@ -293,7 +293,7 @@ class FlowAdmin(ABC):
         """Send a signal to a flow; it waits there until the code asks for it.
 
         Raises:
-            SignalBufferFullError: `signals_max` of them wait there already.
+            SignalBufferFullError: `signal_buffer_max` of them wait there already.
             WrongSignalError: the code asks for no such signal, or for one of another type.
         """
         if not is_valid_name(name):
@@ -381,8 +381,11 @@ class FlowAdmin(ABC):
     async def purge_expired(self) -> None:
         """Let go of all that ended long ago."""
         config = self.config
-        for has_client, keep_s in ((False, config.keep_s), (True, config.keep_client_s)):
-            before_ms = now_ms() - round(keep_s * 1000)
+        for has_client, retention_s in (
+            (False, config.retention_s),
+            (True, config.client_id_retention_s),
+        ):
+            before_ms = now_ms() - round(retention_s * 1000)
             while True:
                 old = await self.engine.store.read(
                     tables.list_ended_before, before_ms, _PURGE_BATCH, has_client=has_client

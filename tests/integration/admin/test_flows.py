@@ -211,7 +211,7 @@ async def test_parked_flow_is_tried_again_however_often_its_process_died(path: P
     async with changing_flows(str(path)) as flows:
         state = await flows.load_state(id)
         state.crash_recoveries, state.crashes_alone = (
-            flows.config.recoveries_max + 1,
+            flows.config.crash_recoveries_max + 1,
             CRASHES_ALONE_MAX,
         )
         row = tables.state_row(state)

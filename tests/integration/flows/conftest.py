@@ -72,7 +72,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def config(way: str) -> FlowsConfig:
-    return FlowsConfig(reload=way == RELOADED, retry_first_s=0.005, retry_max_s=0.02)
+    return FlowsConfig(
+        replay_every_time=way == RELOADED, retry_initial_delay_s=0.005, retry_max_delay_s=0.02
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -46,7 +46,7 @@ async def wait_for_go(ctx: FlowContext, number: int = 0) -> int:
 
 
 async def test_many_at_the_same_time_in_both_directions(nodes: FlowNodes) -> None:
-    alpha, beta = await nodes.pair(add, add_for_others, resident_max=32)
+    alpha, beta = await nodes.pair(add, add_for_others, loaded_flows_max=32)
     there = [await alpha.begin(add, "beta", number, 1) for number in range(60)]
     back = [await beta.begin(add, "alpha", number, 2) for number in range(60)]
     assert [await it.result(DEADLINE_S) for it in there] == [number + 1 for number in range(60)]
@@ -123,7 +123,7 @@ async def test_what_happens_to_a_flow_that_waits_to_be_tried_again(nodes: FlowNo
     async def work(ctx: FlowContext) -> list[int]:
         return [await ctx.step(shaky), await ctx.wait_for_signal("go", int)]
 
-    alpha = await nodes.start("alpha", work, retry_first_s=1000.0, retry_max_s=1000.0)
+    alpha = await nodes.start("alpha", work, retry_initial_delay_s=1000.0, retry_max_delay_s=1000.0)
     first, second, third = [await alpha.begin(work) for _ in range(3)]
     for handle in (first, second, third):
         await alpha.until(handle.id, FlowStatus.RETRYING)

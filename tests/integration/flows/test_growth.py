@@ -35,7 +35,7 @@ async def test_large_signals_that_nobody_asks_for_are_refused_at_last(nodes: Flo
             await ctx.wait_for_signal("blob", bytes)
         )
 
-    alpha = await nodes.start("alpha", hoard, signals_bytes_max=1_000)
+    alpha = await nodes.start("alpha", hoard, signal_buffer_bytes_max=1_000)
     handle = await alpha.begin(hoard)
     for _ in range(2):
         await alpha.flows.signal(handle.id, "blob", bytes(400))
@@ -205,7 +205,7 @@ async def test_what_ended_long_ago_is_forgotten_although_the_store_was_away_once
 
     monkeypatch.setattr(service, "_PURGE_INTERVAL_S", 0.01)
     disk = MemoryDisk()
-    alpha = await nodes.start("alpha", short, make_store=lambda: MemoryStore(disk), keep_s=0.2)
+    alpha = await nodes.start("alpha", short, make_store=lambda: MemoryStore(disk), retention_s=0.2)
     handles = [await alpha.begin(short) for _ in range(20)]
     for handle in handles:
         assert await alpha.result(handle.id) == 1
@@ -219,7 +219,7 @@ async def test_what_ended_long_ago_is_forgotten_although_the_store_was_away_once
             failed.append(error)
             raise
 
-    monkeypatch.setattr(alpha.flows, "purge_expired", spied)
+    monkeypatch.setattr(alpha.flows.admin, "purge_expired", spied)
     disk.is_read_only = True
     await eventually(lambda: bool(failed), "the store was away when something was to be forgotten")
     disk.is_read_only = False

@@ -156,7 +156,7 @@ async def test_a_flood_of_messages_fails_the_session_and_not_the_node(nodes: Flo
         except (PeerFlowFailedError, SessionEndedError):
             return numbers
 
-    alpha, beta = await nodes.pair(flood, drown, heard_max=20)
+    alpha, beta = await nodes.pair(flood, drown, session_buffer_max=20)
     text = await alpha.run(flood, "beta")
     assert text.startswith("Overflow: ")
     assert "more than 20 messages wait to be received" in text
@@ -285,7 +285,7 @@ async def test_signals_that_nobody_asks_for_are_refused_at_last(nodes: FlowNodes
         numbers = [await ctx.wait_for_signal("number", int) for _ in range(3)]
         return numbers if len(numbers) == 3 else [await ctx.wait_for_signal("other", int)]
 
-    alpha = await nodes.start("alpha", hoard, signals_max=3)
+    alpha = await nodes.start("alpha", hoard, signal_buffer_max=3)
     handle = await alpha.begin(hoard)
     for number in range(3):
         await alpha.flows.signal(handle.id, "number", number)

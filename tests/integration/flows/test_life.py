@@ -108,7 +108,7 @@ async def test_what_is_forgotten_can_be_begun_again(nodes: FlowNodes) -> None:
 
 
 async def test_a_flow_that_is_forgotten_has_no_result(nodes: FlowNodes) -> None:
-    alpha = await nodes.start("alpha", double, keep_s=0.001, keep_client_s=1000.0)
+    alpha = await nodes.start("alpha", double, retention_s=0.001, client_id_retention_s=1000.0)
     kept = await alpha.flows.start_flow_with_id("order-7", double, 7)
     handle = await alpha.begin(double, 1)
     assert [await handle.result(DEADLINE_S), await kept.result(DEADLINE_S)] == [2, 14]
@@ -331,7 +331,7 @@ async def test_a_node_that_drains_begins_nothing_new(nodes: FlowNodes) -> None:
 
 
 async def test_few_in_memory_and_many_at_work(nodes: FlowNodes) -> None:
-    alpha = await nodes.start("alpha", wait_for_go, double, resident_max=4)
+    alpha = await nodes.start("alpha", wait_for_go, double, loaded_flows_max=4)
     handles = [await alpha.begin(wait_for_go, number) for number in range(40)]
 
     async def few_are_resident() -> bool:

@@ -40,7 +40,9 @@ def _count_anew() -> None:
 @pytest.fixture(params=[False, True], ids=["live", "reloaded"])
 async def on_postgres(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FlowNodes]:
     """Nodes whose store checks foreign keys, unlike those in SQLite."""
-    config = FlowsConfig(reload=request.param, retry_first_s=0.005, retry_max_s=0.02)
+    config = FlowsConfig(
+        replay_every_time=request.param, retry_initial_delay_s=0.005, retry_max_delay_s=0.02
+    )
     with fresh_database() as dsn:
         nodes = FlowNodes(tmp_path, config, lambda name: PostgresStore(dsn, name))
         try:

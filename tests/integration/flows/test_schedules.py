@@ -139,7 +139,7 @@ class TestTimes:
 
     async def test_the_clock_of_a_zone_counts(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
-        await node.flows.schedules.create("tick", "5 21 * * *", tick, zone="Asia/Tokyo")
+        await node.flows.schedules.create("tick", "5 21 * * *", tick, timezone="Asia/Tokyo")
         clock.set("12:05:00")
         await until_times(node, "12:05:00Z")
 
@@ -445,8 +445,8 @@ class TestOperations:
         schedule = node.flows.schedules.create
         with pytest.raises(ConfigError, match="minute '61' of the cron expression"):
             await schedule("tick", "61 * * * *", tick)
-        with pytest.raises(ConfigError, match="zone 'Mars' is unknown"):
-            await schedule("tick", EVERY_MINUTE, tick, zone="Mars")
+        with pytest.raises(ConfigError, match="time zone 'Mars' is unknown"):
+            await schedule("tick", EVERY_MINUTE, tick, timezone="Mars")
         with pytest.raises(ConfigError, match="catch_up='some' is unknown; there are: last"):
             await schedule("tick", EVERY_MINUTE, tick, catch_up="some")
         with pytest.raises(ConfigError, match="a schedule cannot be called ''"):

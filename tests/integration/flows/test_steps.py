@@ -108,7 +108,7 @@ async def test_more_functions_than_threads(nodes: FlowNodes) -> None:
     async def many(ctx: FlowContext) -> list[int]:
         return await ctx.gather(*(ctx.step(work, number) for number in range(30)))
 
-    alpha = await nodes.start("alpha", many, threads=2)
+    alpha = await nodes.start("alpha", many, step_threads=2)
     assert await alpha.run(many) == list(range(30))
     assert max(most) <= 2
 
@@ -130,7 +130,7 @@ async def test_a_function_that_is_given_up_before_its_turn_is_not_called(nodes: 
         await ctx.step(called.append, "last")
         return name
 
-    alpha = await nodes.start("alpha", choose, threads=1)
+    alpha = await nodes.start("alpha", choose, step_threads=1)
     handle = await alpha.begin(choose)
     await alpha.flows.signal(handle.id, "go", "now")
     # With what the flow has chosen, it has given up the others.

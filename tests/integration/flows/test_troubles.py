@@ -60,7 +60,7 @@ async def test_an_error_that_may_pass_is_tried_again(nodes: FlowNodes, error: Ex
             await ctx.step.with_options(name="shaky")(shaky),
         ]
 
-    alpha = await nodes.start("alpha", work, attempts_max=4)
+    alpha = await nodes.start("alpha", work, max_attempts=4)
     handle = await alpha.begin(work)
     assert await handle.result(DEADLINE_S) == [1, 5]
     assert before.calls == 1
@@ -77,7 +77,7 @@ async def test_after_so_many_attempts_an_operator_must_look(nodes: FlowNodes) ->
     async def work(ctx: FlowContext) -> int:
         return await ctx.step.with_options(name="shaky")(shaky)
 
-    alpha = await nodes.start("alpha", work, attempts_max=3)
+    alpha = await nodes.start("alpha", work, max_attempts=3)
     handle = await alpha.begin(work)
     parked = await alpha.until(handle.id, FlowStatus.PARKED)
     assert parked.error == "ConnectionError: no route"
@@ -100,7 +100,7 @@ async def test_progress_gives_new_attempts(nodes: FlowNodes) -> None:
         ]
 
     all_shaky = [Shaky(3, ConnectionError("no route")) for _ in range(4)]
-    alpha = await nodes.start("alpha", work, attempts_max=3)
+    alpha = await nodes.start("alpha", work, max_attempts=3)
     assert await alpha.run(work) == [4, 4, 4, 4]
 
 
@@ -111,7 +111,7 @@ async def test_while_it_waits_to_be_tried_again(nodes: FlowNodes) -> None:
     async def work(ctx: FlowContext) -> int:
         return await ctx.step.with_options(name="shaky")(shaky)
 
-    alpha = await nodes.start("alpha", work, retry_first_s=1000.0, retry_max_s=1000.0)
+    alpha = await nodes.start("alpha", work, retry_initial_delay_s=1000.0, retry_max_delay_s=1000.0)
     handle = await alpha.begin(work)
     retrying = await alpha.until(handle.id, FlowStatus.RETRYING)
     assert (retrying.error, retrying.attempts) == ("ConnectionError: no route", 1)
@@ -331,7 +331,7 @@ async def test_a_flow_that_comes_no_further_is_not_taken_up_for_ever(nodes: Flow
         poison,
         innocent,
         make_store=lambda: MemoryStore(disk),
-        recoveries_max=3,
+        crash_recoveries_max=3,
         trial_s=0.02,
     )
     beta = await nodes.start("beta", reply)
@@ -376,7 +376,7 @@ async def test_a_node_that_is_stopped_as_it_should_be_blames_nobody(nodes: FlowN
     async def has_begun() -> bool:
         return len(begun) > restarts
 
-    alpha = await nodes.start("alpha", slow, recoveries_max=1)
+    alpha = await nodes.start("alpha", slow, crash_recoveries_max=1)
     handle = await alpha.begin(slow)
     for restarts in range(4):
         await eventually(has_begun, f"the function ran after {restarts} restarts")
@@ -424,7 +424,9 @@ async def test_a_flow_that_was_tried_and_goes_on_is_not_suspected_any_more(
 
     disk = MemoryDisk()
     make_store = partial(MemoryStore, disk)
-    alpha = await nodes.start("alpha", slow, make_store=make_store, trial_s=0.02, recoveries_max=1)
+    alpha = await nodes.start(
+        "alpha", slow, make_store=make_store, trial_s=0.02, crash_recoveries_max=1
+    )
     handle = await alpha.begin(slow)
     for _ in range(2):
         disk.is_read_only = True

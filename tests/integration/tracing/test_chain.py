@@ -88,7 +88,7 @@ CHAIN = (
 async def test_a_trace_goes_through_all_layers(tmp_path: Path, reload: bool) -> None:
     async with (
         recording("alpha", "beta") as traces,
-        shops(tmp_path, FlowsConfig(reload=reload)) as (caller, _),
+        shops(tmp_path, FlowsConfig(replay_every_time=reload)) as (caller, _),
     ):
         with begun("alpha", "user") as user:
             await caller.call("shop.order", {"what": "tea"})

@@ -25,7 +25,9 @@ seen: list[tuple[str, str]] = []
 @pytest.fixture(params=[False, True], ids=["live", "reloaded"])
 async def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[FlowNodes]:
     seen.clear()
-    config = FlowsConfig(reload=request.param, retry_first_s=0.005, retry_max_s=0.02)
+    config = FlowsConfig(
+        replay_every_time=request.param, retry_initial_delay_s=0.005, retry_max_delay_s=0.02
+    )
     nodes = FlowNodes(tmp_path, config)
     try:
         yield nodes

@@ -92,7 +92,7 @@ class Plan(msgspec.Struct, frozen=True):
             act.kind.value for act in self.acts
         }
         config = self.config
-        memory = "reloaded" if config.reload else f"{config.resident_max} in memory"
+        memory = "reloaded" if config.replay_every_time else f"{config.loaded_flows_max} in memory"
         listed = ", ".join(sorted(kinds)) or "no fault"
         return f"{len(self.mail.nodes)} nodes, {count} orders, flows {memory}, {listed}"
 
@@ -127,12 +127,12 @@ def draw_plan(rng: Random, *, has_faults: bool = True) -> Plan:
 
 def _draw_config(rng: Random) -> FlowsConfig:
     return FlowsConfig(
-        resident_max=rng.choice((1, 3, 10_000, 10_000)),
-        reload=rng.random() < 0.25,
-        attempts_max=1_000,
-        retry_first_s=0.05,
-        retry_max_s=1.0,
-        recoveries_max=rng.choice((2, 5, 1_000)),
+        loaded_flows_max=rng.choice((1, 3, 10_000, 10_000)),
+        replay_every_time=rng.random() < 0.25,
+        max_attempts=1_000,
+        retry_initial_delay_s=0.05,
+        retry_max_delay_s=1.0,
+        crash_recoveries_max=rng.choice((2, 5, 1_000)),
     )
 
 

@@ -14,7 +14,7 @@ from tests.simulation.flows.scenario import finish
 from tests.simulation.flows.world import World
 
 ORDER = Order(name="order", kind=Kind.PAY, payer="n0", payee="n1", third="n2", amount=100)
-RELOADED = FlowsConfig(reload=True, retry_first_s=0.05)
+RELOADED = FlowsConfig(replay_every_time=True, retry_initial_delay_s=0.05)
 
 
 def plan_of(

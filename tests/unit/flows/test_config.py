@@ -9,7 +9,7 @@ from postroad.core.errors import ConfigError
 from postroad.flows import FlowsConfig
 from tests.support.cases import naming
 
-NUMBERS = [it for it in FlowsConfig.__struct_fields__ if it != "reload"]
+NUMBERS = [it for it in FlowsConfig.__struct_fields__ if it != "replay_every_time"]
 
 
 def test_settings_are_finite_numbers_above_zero() -> None:
@@ -17,7 +17,7 @@ def test_settings_are_finite_numbers_above_zero() -> None:
     for value, field in product(wrong, NUMBERS):
         with naming((value, field)), pytest.raises(ConfigError, match=field):
             FlowsConfig(**{field: value})
-    retry = FlowsConfig(attempts_max=3, retry_first_s=1.0, retry_max_s=4.0).retry
+    retry = FlowsConfig(max_attempts=3, retry_initial_delay_s=1.0, retry_max_delay_s=4.0).retry
     assert (retry.max_attempts, retry.initial_delay_s, retry.max_delay_s) == (3, 1.0, 4.0)
-    assert not FlowsConfig().reload
-    assert FlowsConfig(reload=True).reload
+    assert not FlowsConfig().replay_every_time
+    assert FlowsConfig(replay_every_time=True).replay_every_time

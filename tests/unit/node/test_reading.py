@@ -148,6 +148,7 @@ def test_variables_are_read_by_the_type_of_the_setting(
         2.0,
         "mail.tuning.handler_s",
     ),
+    ("flows.tuning.keep_s = 9", "flows.tuning.retention_s", 9.0, "flows.tuning.keep_s"),
     ("queues.tuning.lease_s = 3", "queues.tuning.ack_timeout_s", 3.0, "queues.tuning.lease_s"),
     ("node.layers = ['cluster', 'mail']", "node.layers", (Layer.CLUSTER, Layer.QUEUES), None),
 )

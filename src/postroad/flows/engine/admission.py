@@ -299,7 +299,9 @@ class CrashTrials:
         for state in self._convicted:
             park_convicted(state, ledger.now_ms)
         suspects = [
-            state for state in [*active, *waiting] if needs_trial(state, config.recoveries_max)
+            state
+            for state in [*active, *waiting]
+            if needs_trial(state, config.crash_recoveries_max)
         ]
         trial_ms = max(round(config.trial_s * 1000), 1)
         self._planned = plan_trials(suspects, ledger.now_ms, trial_ms)

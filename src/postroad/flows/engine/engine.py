@@ -148,7 +148,7 @@ class FlowEngine:
 
     def _add_loaded_flow(self, id: int) -> LoadedFlow:
         loaded = self.loaded_flows[id] = LoadedFlow(id)
-        if len(self.loaded_flows) > self.config.resident_max:
+        if len(self.loaded_flows) > self.config.loaded_flows_max:
             self._evict_idle()
         return loaded
 
@@ -336,7 +336,7 @@ class FlowEngine:
             if machine.state.status is FlowStatus.RUNNING and loaded.id not in self.loaded_flows:
                 # It begins anew, and nothing of before may be left.
                 self.dispatch(loaded.id, FlowLoaded())
-        elif self.config.reload and loaded.is_idle:
+        elif self.config.replay_every_time and loaded.is_idle:
             self.unload(loaded)
 
     def _unload_and_redispatch(self, loaded: LoadedFlow) -> None:

@@ -45,7 +45,7 @@ class MachineFactory:
         self._config = config
         self._payload_max = payload_max
         self._limits = FlowLimits(
-            max_attempts=config.attempts_max,
+            max_attempts=config.max_attempts,
             retry_delay_ms=self._retry_delay_ms,
             max_steps=config.history_steps_max,
             max_bytes=config.history_bytes_max,
@@ -71,14 +71,14 @@ class MachineFactory:
         machine = FlowStateMachine(
             state,
             lambda machine: self._create_coroutine(loaded, machine),
-            buffer_max=self._config.heard_max,
+            buffer_max=self._config.session_buffer_max,
             payload_max=self._payload_max,
             app="" if definition is None else definition.app,
             **history,
         )
         machine.limits = self._limits
-        machine.sessions.signals_max = self._config.signals_max
-        machine.sessions.signals_bytes_max = self._config.signals_bytes_max
+        machine.sessions.signal_buffer_max = self._config.signal_buffer_max
+        machine.sessions.signal_buffer_bytes_max = self._config.signal_buffer_bytes_max
         return machine
 
     def _retry_delay_ms(self, attempts: int) -> int:

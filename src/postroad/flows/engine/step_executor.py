@@ -48,7 +48,7 @@ class StepExecutor:
 
     def __init__(self, engine: FlowEngine) -> None:
         self._engine = engine
-        self._functions = StepFunctions(engine.store, engine.config.threads)
+        self._functions = StepFunctions(engine.store, engine.config.step_threads)
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[int, dict[Position, asyncio.Future[Any]]] = {}
         # Functions that wait until they may be called, and flows that need not wait for that.

@@ -52,11 +52,11 @@ def step_retry_delay_s(
 class FailureAction(StrEnum):
     """What becomes of a flow whose code raised an error."""
 
-    FAIL = "terminal"
+    FAIL = "fail"
     """The flow ends with its error, which is sent to its sessions."""
-    RETRY = "transient"
+    RETRY = "retry"
     """The flow is retried from its last recorded step after a delay."""
-    PARK = "observation"
+    PARK = "park"
     """The flow keeps its history and waits for an operator."""
 
 
@@ -93,11 +93,11 @@ TRIGGER_OF_ACTION = {
 }
 
 
-def classify_failure(error: BaseException, attempts: int, attempts_max: int) -> FailureAction:
+def classify_failure(error: BaseException, attempts: int, max_attempts: int) -> FailureAction:
     """Return what becomes of a flow after so many attempts without progress."""
     for _, matches, action in FAILURE_RULES:
         if matches(error):
-            if action is FailureAction.RETRY and attempts >= attempts_max:
+            if action is FailureAction.RETRY and attempts >= max_attempts:
                 return FailureAction.PARK
             return action
     return FailureAction.PARK
@@ -143,12 +143,12 @@ def count_crash(active: Sequence[FlowState]) -> None:
         suspects[0].crashes_alone += 1
 
 
-def needs_trial(state: FlowState, recoveries_max: int) -> bool:
+def needs_trial(state: FlowState, crash_recoveries_max: int) -> bool:
     """Tell whether a flow that is running, retrying or parked must be tried apart from others."""
     if state.status is FlowStatus.RETRYING:
         return state.is_suspect
     is_open = state.status in (FlowStatus.RUNNING, FlowStatus.PARKED)
-    return is_open and state.crash_recoveries > recoveries_max and not is_convicted(state)
+    return is_open and state.crash_recoveries > crash_recoveries_max and not is_convicted(state)
 
 
 def is_convicted(state: FlowState) -> bool:

@@ -36,14 +36,14 @@ TERMINAL_STATUSES = frozenset({FlowStatus.COMPLETED, FlowStatus.FAILED, FlowStat
 class FlowTrigger(StrEnum):
     """What can happen to a flow as a whole."""
 
-    START = "begin"
+    START = "start"
     """There is room for it, or code that knows it."""
     FINISH = "finish"
     FAIL = "fail"
     """Its code raised a FlowError."""
-    RETRYABLE_ERROR = "ail"
+    RETRYABLE_ERROR = "retry later"
     """Its code raised an error that may pass."""
-    PARK = "observe"
+    PARK = "park"
     """Its code raised another error, or does not fit what was recorded."""
     RETRY = "retry"
     PAUSE = "pause"
@@ -52,16 +52,25 @@ class FlowTrigger(StrEnum):
     CONTINUE = "continue as new"
 
 
+OPERATOR_TRIGGERS = (
+    FlowTrigger.RETRY,
+    FlowTrigger.PAUSE,
+    FlowTrigger.RESUME,
+    FlowTrigger.KILL,
+)
+"""What operators can do with a flow; everything else happens by itself."""
+
+
 class FlowEffect(StrEnum):
     """What follows from it."""
 
     RUN_CODE = "run code"
-    CLOSE_CODE = "drop code"
+    CLOSE_CODE = "close code"
     END_SESSIONS = "end sessions"
     FAIL_SESSIONS = "fail sessions"
-    CLEAR_HISTORY = "forget steps"
-    SCHEDULE_RETRY = "sleep"
-    RESOLVE_RESULT = "tell client"
+    CLEAR_HISTORY = "clear history"
+    SCHEDULE_RETRY = "schedule retry"
+    RESOLVE_RESULT = "resolve result"
 
 
 class StatusTransition(NamedTuple):
@@ -108,7 +117,7 @@ def apply_trigger(status: FlowStatus, trigger: FlowTrigger) -> StatusTransition:
     """What becomes of a flow; raises UsageError if that cannot happen to it now."""
     transition = STATUS_TRANSITIONS.get((status, trigger))
     if transition is None:
-        able = [trigger.value for trigger in FlowTrigger if (status, trigger) in STATUS_TRANSITIONS]
+        able = [each.value for each in OPERATOR_TRIGGERS if (status, each) in STATUS_TRANSITIONS]
         end = ": it has ended" if status in TERMINAL_STATUSES else ""
         raise UsageError(
             f"a flow that is {status} cannot {trigger}"

@@ -1,4 +1,4 @@
-"""When a schedule is due: cron expressions, in the time of any zone.
+"""When a schedule is due: cron expressions, in the time of any time zone.
 
 Five fields as in Vixie's cron. If neither day of month nor day of week begins with a star, either
 of them is enough; otherwise a day has to fit both.
@@ -106,10 +106,10 @@ _FIELDS = (
 
 
 class CronExpression(msgspec.Struct, frozen=True):
-    """A parsed cron expression in its zone; `Cron.parse` makes it."""
+    """A parsed cron expression in its time zone; `Cron.parse` makes it."""
 
     text: str
-    zone: str
+    timezone: str
     _clock: tzinfo
     _minutes: tuple[int, ...]
     _hours: tuple[int, ...]
@@ -120,12 +120,12 @@ class CronExpression(msgspec.Struct, frozen=True):
     """A day fits by its number or by its weekday; otherwise it has to fit by both."""
 
     @classmethod
-    def parse(cls, text: str, zone: str = "UTC") -> CronExpression:
+    def parse(cls, text: str, timezone: str = "UTC") -> CronExpression:
         """Read an expression like `30 2 * * mon-fri`, or a shortcut like `@daily`.
 
         Raises ConfigError, which names the field, the value and what is valid.
         """
-        clock = _load_timezone(zone)
+        clock = _load_timezone(timezone)
         words = _split(text)
         minutes, hours, days, months, weekdays = (
             field.parse(word) for field, word in zip(_FIELDS, words, strict=True)
@@ -138,7 +138,7 @@ class CronExpression(msgspec.Struct, frozen=True):
                 f"month {words[3]!r:.60} has 1 to {longest}"
             )
         weekdays = tuple(sorted({weekday % 7 for weekday in weekdays}))
-        return cls(text, zone, clock, minutes, hours, days, months, weekdays, either_day)
+        return cls(text, timezone, clock, minutes, hours, days, months, weekdays, either_day)
 
     def next_after(self, ms: int) -> int:
         """The first moment after this one at which it is due, both in milliseconds since 1970."""
@@ -203,15 +203,15 @@ def _number(word: str) -> int | None:
     return int(word) if len(word) <= 4 and word.isascii() and word.isdigit() else None
 
 
-def _load_timezone(zone: str) -> tzinfo:
+def _load_timezone(timezone: str) -> tzinfo:
     # Known even where no database of zones is installed.
-    if zone == "UTC":
+    if timezone == "UTC":
         return UTC
     try:
-        return ZoneInfo(zone)
+        return ZoneInfo(timezone)
     except (LookupError, OSError, ValueError):
         raise ConfigError(
-            f"zone {zone!r:.60} is unknown here; give a name like 'Europe/Berlin', "
+            f"time zone {timezone!r:.60} is unknown here; give a name like 'Europe/Berlin', "
             "and install the package tzdata if the system has no database of zones"
         ) from None
 

@@ -43,7 +43,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     flow: str
     cron: str
-    zone: str
+    timezone: str
     arguments: bytes
     catch_up: CatchUpPolicy
     is_paused: bool = False
@@ -139,7 +139,7 @@ def merge_schedule(
     """
     if stored is None:
         return msgspec.structs.replace(schedule, next_ms=cron.next_after(now_ms))
-    if (stored.cron, stored.zone) == (schedule.cron, schedule.zone):
+    if (stored.cron, stored.timezone) == (schedule.cron, schedule.timezone):
         next_ms = stored.next_ms
     else:
         # The clock may have been set back since it was last due.
@@ -204,7 +204,7 @@ def write_schedule(database: StoreConnection, schedule: Schedule) -> None:
             schedule.name,
             schedule.flow,
             schedule.cron,
-            schedule.zone,
+            schedule.timezone,
             schedule.arguments,
             schedule.catch_up.value,
             int(schedule.is_paused),
@@ -230,7 +230,7 @@ def _read_all(rows: Iterable[DatabaseRow]) -> list[Schedule]:
 
 
 def _read(row: DatabaseRow) -> Schedule:
-    name, flow, cron, zone, arguments, catch_up, is_paused, next_ms, last_ms = row
+    name, flow, cron, timezone, arguments, catch_up, is_paused, next_ms, last_ms = row
     if catch_up not in {policy.value for policy in CatchUpPolicy}:
         raise NondeterminismError(
             f"schedule {name!r} was written by a newer version of Postroad: catch_up={catch_up!r}"
@@ -239,7 +239,7 @@ def _read(row: DatabaseRow) -> Schedule:
         name=name,
         flow=flow,
         cron=cron,
-        zone=zone,
+        timezone=timezone,
         arguments=bytes(arguments),
         catch_up=CatchUpPolicy(catch_up),
         is_paused=bool(is_paused),

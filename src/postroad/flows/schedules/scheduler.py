@@ -58,7 +58,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     flow: str
     arguments: list[Any]
     cron: str
-    zone: str
+    timezone: str
     catch_up: CatchUpPolicy
     is_paused: bool
     next_at: float | None
@@ -97,7 +97,7 @@ class FlowSchedules:
         cron: str,
         definition: FlowDefinition[..., Any],
         *args: Any,
-        zone: str = "UTC",
+        timezone: str = "UTC",
         catch_up: CatchUpPolicy | str = CatchUpPolicy.LAST,
     ) -> ScheduleView:
         """Have a flow begun whenever a cron expression says so.
@@ -111,7 +111,7 @@ class FlowSchedules:
             cron: five fields like `30 2 * * mon-fri`, or a shortcut like `@daily`.
             definition: the flow.
             args: what it is given.
-            zone: whose clock counts, like `Europe/Berlin`.
+            timezone: whose clock counts, like `Europe/Berlin`.
             catch_up: what becomes of times at which this node was down or draining: the flow is
                 begun once for the "last", for "all" of them (1,000 at most), or for "none".
         """
@@ -119,13 +119,13 @@ class FlowSchedules:
             raise ConfigError(
                 f"a schedule cannot be called {name!r:.220}: 1 to {_NAME_CHARS_MAX} characters"
             )
-        times = CronExpression.parse(cron, zone)
+        times = CronExpression.parse(cron, timezone)
         self._flows.registry.check_startable(definition)
         schedule = Schedule(
             name=name,
             flow=definition.name,
             cron=cron,
-            zone=zone,
+            timezone=timezone,
             arguments=definition.encode_arguments(args, {}),
             catch_up=_catch_up(catch_up),
             next_ms=0,
@@ -172,7 +172,7 @@ class FlowSchedules:
             if not schedule.is_paused:
                 return schedule
             resumed = rows.resume_schedule(
-                schedule, CronExpression.parse(schedule.cron, schedule.zone), now_ms()
+                schedule, CronExpression.parse(schedule.cron, schedule.timezone), now_ms()
             )
             rows.write_schedule(ledger.database, resumed)
             return resumed
@@ -204,7 +204,7 @@ class FlowSchedules:
             return f"this node has no flow called {schedule.flow!r}"
         try:
             self._flows.registry.check_startable(definition)
-            CronExpression.parse(schedule.cron, schedule.zone)
+            CronExpression.parse(schedule.cron, schedule.timezone)
         except PostroadError as error:
             return str(error)
         return None
@@ -217,7 +217,7 @@ class FlowSchedules:
             flow=schedule.flow,
             arguments=args,
             cron=schedule.cron,
-            zone=schedule.zone,
+            timezone=schedule.timezone,
             catch_up=schedule.catch_up,
             is_paused=schedule.is_paused,
             next_at=None if schedule.is_paused else schedule.next_ms / 1000,
@@ -300,7 +300,7 @@ class FlowScheduler:
         definition = self._engine.registry.find(schedule.flow)
         if self._has_problem(schedule) or definition is None:
             return
-        plan = plan_schedule(schedule, CronExpression.parse(schedule.cron, schedule.zone), now)
+        plan = plan_schedule(schedule, CronExpression.parse(schedule.cron, schedule.timezone), now)
         if plan.skipped_ms is not None:
             since = format_time(plan.skipped_ms)
             logger.info("schedule %r: times from %s on are left out", schedule.name, since)

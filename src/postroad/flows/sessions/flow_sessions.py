@@ -65,12 +65,12 @@ class FlowSessions:
 
     Args:
         head: of the flow.
-        heard_max: messages of a session that may wait for the code.
+        session_buffer_max: messages of a session that may wait for the code.
         app: the application its code belongs to.
 
     Attributes:
-        signals_max: how many may wait for the code.
-        signals_bytes_max: how large they may be together.
+        signal_buffer_max: how many may wait for the code.
+        signal_buffer_bytes_max: how large they may be together.
     """
 
     __slots__ = (
@@ -82,16 +82,16 @@ class FlowSessions:
         "by_number",
         "has_stored_buffer",
         "opened",
-        "signals_bytes_max",
-        "signals_max",
+        "signal_buffer_bytes_max",
+        "signal_buffer_max",
     )
 
     def __init__(self, state: FlowState, buffer_max: int, app: str = "") -> None:
         self._state = state
         self._app = app
         self._buffer_max = buffer_max
-        self.signals_max = 10_000
-        self.signals_bytes_max = 1 << 26
+        self.signal_buffer_max = 10_000
+        self.signal_buffer_bytes_max = 1 << 26
         self.by_number: dict[int, SessionEndpoint] = {}
         self._signals: dict[str, deque[BufferedSignal]] = {}
         self._signals_bytes = 0
@@ -200,15 +200,19 @@ class FlowSessions:
     ) -> None:
         """Buffer a signal until the code asks for it, or raise SignalBufferFullError."""
         # What the code waits for does not have to wait itself.
-        if not is_wanted and sum(map(len, self._signals.values())) >= self.signals_max:
+        if not is_wanted and sum(map(len, self._signals.values())) >= self.signal_buffer_max:
             raise SignalBufferFullError(
                 f"cannot send signal {event.name!r} to flow {format_flow_id(self._state.id)}: "
-                f"{self.signals_max} signals are buffered; retry after its code has waited for some"
+                f"{self.signal_buffer_max} signals are buffered; retry after its code has waited "
+                "for some"
             )
-        if not is_wanted and self._signals_bytes + len(event.payload) > self.signals_bytes_max:
+        if (
+            not is_wanted
+            and self._signals_bytes + len(event.payload) > self.signal_buffer_bytes_max
+        ):
             raise SignalBufferFullError(
                 f"cannot send signal {event.name!r} to flow {format_flow_id(self._state.id)}: "
-                f"{self._signals_bytes} bytes are buffered of {self.signals_bytes_max}; "
+                f"{self._signals_bytes} bytes are buffered of {self.signal_buffer_bytes_max}; "
                 "retry after its code has waited for some"
             )
         signal = BufferedSignal(event.name, event.payload)

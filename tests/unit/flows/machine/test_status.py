@@ -6,6 +6,7 @@ import pytest
 
 from postroad.core.errors import UsageError
 from postroad.flows.machine.status import (
+    OPERATOR_TRIGGERS,
     TERMINAL_STATUSES,
     FlowEffect,
     FlowStatus,
@@ -16,13 +17,13 @@ from postroad.flows.machine.status import (
 
 # By status: what can happen, and where it leads.
 LIFE = {
-    "queued": {"begin": "running", "pause": "paused", "kill": "killed"},
-    "held": {"begin": "running", "kill": "killed"},
+    "queued": {"start": "running", "pause": "paused", "kill": "killed"},
+    "held": {"start": "running", "kill": "killed"},
     "running": {
         "finish": "done",
         "fail": "failed",
-        "ail": "retrying",
-        "observe": "parked",
+        "retry later": "retrying",
+        "park": "parked",
         "pause": "paused",
         "kill": "killed",
         "continue as new": "running",
@@ -53,7 +54,7 @@ def test_move_leads_where_the_life_of_a_flow_says_or_is_refused() -> None:
             continue
         with pytest.raises(UsageError) as refusal:
             apply_trigger(status, trigger)
-        able = ", ".join(trigger for trigger in FlowTrigger if trigger in LIFE[status])
+        able = ", ".join(trigger for trigger in OPERATOR_TRIGGERS if trigger in LIFE[status])
         end = ": it has ended" if status in TERMINAL_STATUSES else ""
         reason = f"; it can {able}" if able else end
         assert str(refusal.value) == f"a flow that is {status} cannot {trigger}{reason}"

@@ -74,7 +74,7 @@ def test_next_moment_is_strictly_later_also_before_1970() -> None:
     assert CronExpression.parse("@hourly").next_after(-1) == 0
     assert CronExpression.parse("@hourly").next_after(-3_600_001) == -3_600_000
     cron = CronExpression.parse("0 9 * * mon", BERLIN)
-    assert (cron.text, cron.zone) == ("0 9 * * mon", BERLIN)
+    assert (cron.text, cron.timezone) == ("0 9 * * mon", BERLIN)
     assert cron == CronExpression.parse("0 9 * * mon", BERLIN)
     assert cron != CronExpression.parse("0 9 * * mon")
 
@@ -213,7 +213,7 @@ def test_what_is_wrong_is_named_with_what_is_valid(text: str, words: list[str]) 
 
 def test_calendar_ends_and_unknown_zones_are_refused() -> None:
     for zone in ("Mars/Olympus", "", "Europe", "../etc/passwd", "/etc", "a\0b"):
-        with naming(zone), pytest.raises(ConfigError, match=r"zone .* is unknown"):
+        with naming(zone), pytest.raises(ConfigError, match=r"time zone .* is unknown"):
             CronExpression.parse("@daily", zone)
     for zone in ("UTC", "Pacific/Apia", "America/New_York"):
         cron = CronExpression.parse("0 0 29 2 *", zone)

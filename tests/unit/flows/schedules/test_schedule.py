@@ -47,7 +47,7 @@ def make(cron: CronExpression = EVERY_MINUTE, next_ms: int = NOON, **fields: obj
         name="report",
         flow="make_report",
         cron=cron.text,
-        zone=cron.zone,
+        timezone=cron.timezone,
         arguments=b"\x92\x90\x80",
         catch_up=CatchUpPolicy.LAST,
         next_ms=next_ms,

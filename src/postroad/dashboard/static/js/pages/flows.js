@@ -305,7 +305,7 @@ function scheduleColumns(view) {
     {
       label: "When",
       value: (row) => row.cron,
-      show: (row) => h("span.whole", null, h("code", null, row.cron), ` ${row.zone}`),
+      show: (row) => h("span.whole", null, h("code", null, row.cron), ` ${row.timezone}`),
     },
     {
       label: "Next",
