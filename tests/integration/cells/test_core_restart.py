@@ -87,6 +87,11 @@ async def test_a_core_that_breaks_off_under_load_fails_no_call_that_can_be_retri
         assert all(isinstance(it, TimeoutError) for it in traffic.errors)
 
 
+def defaults_of(domain: CellDomain) -> set[str]:
+    """The cores through which a satellite sends."""
+    return {route.target.domain for route in domain.table.defaults()}
+
+
 async def test_satellites_leave_a_core_before_its_tunnels_close() -> None:
     async with Domains(2, 2) as domains:
         gate = Gate()
@@ -95,10 +100,8 @@ async def test_satellites_leave_a_core_before_its_tunnels_close() -> None:
         await eventually(lambda: gate.begun)
         stop = asyncio.ensure_future(domains["C1"].stop(5.0))
 
-        def defaults(name: str) -> set[str]:
-            return {it.target.domain for it in domains[name].table.defaults()}
-
-        await eventually(lambda: defaults("S1") == defaults("S2") == {"C2"})
+        satellites = domains["S1"], domains["S2"]
+        await eventually(lambda: all(defaults_of(domain) == {"C2"} for domain in satellites))
         # The tunnels are still there, for what was begun.
         assert "C1" in domains["S1"].links.by_domain
         assert not stop.done()
@@ -106,6 +109,33 @@ async def test_satellites_leave_a_core_before_its_tunnels_close() -> None:
         assert await call == b""
         await stop
         await eventually(lambda: "C1" not in domains["S1"].links.by_domain)
+
+
+async def test_a_reply_does_not_go_through_a_core_that_has_begun_to_stop() -> None:
+    async with Domains(2, 2) as domains:
+        gate = Gate()
+        gate.open()
+        domains["S2"].add_function("cell", gate, concurrency=2)
+        links = domains["S2"].links.by_domain
+        for _ in range(2):
+            # The second request is handled on the fast path.
+            await domains["S1"].call("cell@S2", b"x")
+        core = next(name for name, link in links.items() if link.statistics().sent)
+        gate.close()
+        call = asyncio.ensure_future(domains["S1"].call("cell@S2", b"y"))
+        await eventually(lambda: gate.begun[2:])
+        # Its tunnels stay open as long as a cell of it is busy.
+        busy = Gate()
+        domains[core].add_function("busy", busy)
+        domains[core].send_nowait("busy")
+        stop = asyncio.ensure_future(domains[core].stop(5.0))
+        await eventually(lambda: core not in defaults_of(domains["S2"]))
+        sent = links[core].statistics().sent
+        gate.open()
+        assert await call == b"y"
+        assert links[core].statistics().sent == sent
+        busy.open()
+        await stop
 
 
 async def test_everything_a_domain_offered_is_withdrawn_before_it_closes() -> None:

@@ -95,6 +95,10 @@ class Gate:
         """Let everything through, also what is to come."""
         self._opened.set()
 
+    def close(self) -> None:
+        """Hold up what is to come."""
+        self._opened.clear()
+
 
 class Domains:
     """Cores and satellites, connected as the rules say: `async with Domains(2, 3) as domains:`.

@@ -31,6 +31,7 @@ from postroad.cells.messages import BYTES, JSON, MSGPACK, TEXT, CellMessage, Cel
 from postroad.cells.routing.decision import LOCAL_ORIGIN, Forward, LocalDelivery, MessageOrigin
 from postroad.cells.routing.route import RouteType
 from postroad.cells.routing.route_cache import Dependency
+from postroad.cells.routing.route_table import RouteTable
 from postroad.cells.tracing import may_carry_trace
 from postroad.core import tracing
 from postroad.core.errors import ConfigError
@@ -221,8 +222,11 @@ class DeliverFastPath:
             self._fail(data, error)
             return
         if type(result) is not bytes and isinstance(result, Awaitable):
+            table = self._dispatcher.registry.table
             task = runner.track(result)
-            task.add_done_callback(lambda done: self._on_done(data, id, ttl_ms, wants_reply, done))
+            task.add_done_callback(
+                lambda done: self._on_done(data, id, ttl_ms, wants_reply, table, done)
+            )
         elif wants_reply:
             self._reply(data, id, ttl_ms, result)
 
@@ -232,15 +236,21 @@ class DeliverFastPath:
         id: bytes,
         ttl_ms: int | None,
         wants_reply: bool,
+        table: RouteTable,
         done: asyncio.Future[object],
     ) -> None:
         try:
             result = done.result()
         except BaseException as error:
             self._fail(data, error)
+            return
+        if not wants_reply:
+            return
+        if table is self._dispatcher.registry.table:
+            self._reply(data, id, ttl_ms, result)
         else:
-            if wants_reply:
-                self._reply(data, id, ttl_ms, result)
+            # The core that the request came through may be about to stop.
+            self._dispatcher.reply(self._envelope(data), result, self._runner.name)
 
     def _reply(self, data: bytes, id: bytes, ttl_ms: int | None, result: object) -> None:
         dispatcher = self._dispatcher
