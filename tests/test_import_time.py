@@ -16,7 +16,7 @@ HELP_RATIO_MAX = 11.0
 BARE = "import asyncio, msgspec"
 NOTHING = ""
 OURS = "import postroad"
-USED = "from postroad import MessagingService"
+USED = "from postroad.net import MessagingService"
 HELP = "from postroad.cli.main import run; assert run(['--help']) == 0"
 LATE = ("click", "cryptography", "kazoo", "uvloop", "zstandard")
 

@@ -20,9 +20,9 @@ from postroad.cells import CellPath
 from postroad.cells.delivery.envelope import Envelope, MessageKind
 from postroad.cells.delivery.envelope_codec import encode_envelope
 from postroad.cluster.messaging import decode_with
-from postroad.core.codec import Codec
 from postroad.core.errors import MalformedPayloadError, PostroadError, Reject
 from postroad.node import content, durable_events
+from postroad.node.queues.codec import Codec
 
 
 class _Order(msgspec.Struct):

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from .cells import Cell
     from .core import PostroadError, RetryPolicy, errors
     from .core.errors import ConfigError, Reject, UsageError
-    from .core.injection import INJECTED
     from .durable import Message, SyncTransaction, Transaction
+    from .durable.injection import INJECTED
     from .flows import FlowContext, SyncFlowContext, flow, responder
     from .net import run
     from .node import App, Node, NodeConfig, Queue, consumer, current_node
@@ -52,7 +52,7 @@ _HOMES = {
     "cells": ("Cell",),
     "core": ("PostroadError", "RetryPolicy", "errors"),
     "core.errors": ("ConfigError", "Reject", "UsageError"),
-    "core.injection": ("INJECTED",),
+    "durable.injection": ("INJECTED",),
     "durable": ("Message", "SyncTransaction", "Transaction"),
     "flows": ("FlowContext", "SyncFlowContext", "flow", "responder"),
     "net": ("run",),

@@ -15,7 +15,7 @@ import pytest
 
 from postroad import App, Queue, Service, Transaction, action, consumer, event
 from postroad.admin.schemas import queue_channels
-from postroad.node.consuming import consumers_of
+from postroad.node.queues.consuming import consumers_of
 from postroad.services import Context
 from postroad.services.asyncapi import asyncapi_document
 from tests.support.services.javascript import HERE, find_program, installed_packages

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from postroad.core.codec import Codec
 from postroad.core.errors import ConfigError
-from postroad.core.schema_compatibility import Break, Mode, find_breaks
 from postroad.node.app import App, app_of, load_module
-from postroad.node.queue import Queue
-from postroad.node.queue_types import declared_queues, schemas_of
+from postroad.node.queues.codec import Codec
+from postroad.node.queues.queue import Queue
+from postroad.node.queues.queue_types import declared_queues, schemas_of
+from postroad.node.queues.schema_compatibility import Break, Mode, find_breaks
 from postroad.services.asyncapi import QueueChannel
 
 __all__ = ["Mode", "SchemaBreak", "SchemaReport", "check_schemas", "dump_schemas"]

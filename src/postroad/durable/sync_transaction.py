@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroad.core.errors import UsageError
-from postroad.core.injection import name_of
+from postroad.durable.injection import name_of
 from postroad.durable.store.backends.backend import DatabaseRow
 from postroad.durable.store.worker_threads import ThreadRunner
 from postroad.durable.transaction import Transaction
@@ -80,7 +80,7 @@ class ThreadCall:
             reason = "the simulator has no threads, so a plain `def` cannot wait in it"
         else:
             reason = "only the plain `def` that it was given to can wait with it, in its thread"
-        name = coroutine.__qualname__
+        name = name_of(coroutine)
         coroutine.close()
         raise UsageError(f"{name}() cannot wait here: {reason}; write an `async def`, and await it")
 
@@ -139,6 +139,6 @@ def _collect_forgotten() -> None:
         if call is None:
             warn(coroutine)
         else:
-            call.forgotten.append(coroutine.__qualname__)
+            call.forgotten.append(name_of(coroutine))
 
     setattr(warnings, "_warn_unawaited_coroutine", collect)  # noqa: B010

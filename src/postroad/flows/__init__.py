@@ -1,7 +1,7 @@
 """Flows: conversations between nodes that survive every crash."""
 
 from postroad.core import RetryPolicy
-from postroad.core.injection import INJECTED
+from postroad.durable.injection import INJECTED
 from postroad.flows.admin import FlowView, StepView
 from postroad.flows.config import FlowsConfig
 from postroad.flows.context import FlowContext, FlowSession

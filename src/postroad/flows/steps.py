@@ -12,14 +12,14 @@ from typing import Any, NewType, ParamSpec, Protocol, TypeVar, overload
 
 from postroad.core import RetryPolicy
 from postroad.core.errors import UsageError
-from postroad.core.injection import (
+from postroad.durable import SyncTransaction, Transaction
+from postroad.durable.injection import (
     fill,
     find_injections,
     find_parameters,
     is_async_function,
     name_of,
 )
-from postroad.durable import SyncTransaction, Transaction
 from postroad.flows.machine.commands import RunStep
 
 StepId = NewType("StepId", str)

@@ -2,14 +2,14 @@
 
 from .app import App, app_of, load_app
 from .config import GuaranteedConfig
-from .consuming import Consuming, consumer, consumes
 from .content import ID_HEADER, KEY_HEADER
 from .current import current_node
 from .durable_events import DurableEvents
 from .guaranteed import GuaranteedQueues
 from .health import Part, Readiness, State
 from .node import Node
-from .queue import Queue
+from .queues.consuming import Consuming, consumer, consumes
+from .queues.queue import Queue
 from .settings import Layer, NodeConfig
 
 __all__ = [

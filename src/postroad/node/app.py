@@ -20,8 +20,8 @@ from postroad.core.errors import ConfigError
 from postroad.flows import FlowDefinition
 from postroad.services import Middleware, Service
 
-from .consuming import Consuming, consumers_of
-from .queue import Queue
+from .queues.consuming import Consuming, consumers_of
+from .queues.queue import Queue
 
 if TYPE_CHECKING:
     from .node import Node

@@ -36,7 +36,7 @@ from .guaranteed import GuaranteedQueues
 from .health import Part, Readiness
 from .jobs import JobSupervisor
 from .program import Program
-from .queue_types import QueueTypes
+from .queues.queue_types import QueueTypes
 from .settings import Layer, NodeConfig
 from .tracing import Recorder
 

@@ -10,12 +10,12 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from postroad.core.injection import is_async_function
+from postroad.durable.injection import is_async_function
 from postroad.durable.store.worker_threads import ThreadRunner
 
 from .app import App
-from .consuming import Consuming, run_in_threads
 from .durable_events import DurableEvents
+from .queues.consuming import Consuming, run_in_threads
 from .settings import Layer
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 from postroad import App, Node, Queue, consumer
 from postroad.core.errors import ConfigError, UsageError
 from postroad.node.app import app_of
-from postroad.node.consuming import consumers_of
+from postroad.node.queues.consuming import consumers_of
 from tests.support.deadlines import eventually
 from tests.support.node.configs import config_of
 

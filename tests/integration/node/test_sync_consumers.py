@@ -24,7 +24,7 @@ from postroad import (
     flow,
 )
 from postroad.core.errors import ConfigError, UsageError
-from postroad.node.consuming import consumers_of
+from postroad.node.queues.consuming import consumers_of
 from tests.support.deadlines import DEADLINE_S
 from tests.support.node.configs import config_of
 

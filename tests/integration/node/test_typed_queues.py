@@ -14,7 +14,7 @@ import postroad
 from postroad import App, Message, Node, Queue, Transaction, consumer
 from postroad.core.errors import ConfigError, PostroadError, UsageError
 from postroad.core.limits import MIB
-from postroad.node.consuming import consumers_of
+from postroad.node.queues.consuming import consumers_of
 from tests.support.deadlines import DEADLINE_S
 from tests.support.node.configs import config_of
 

@@ -10,7 +10,7 @@ import pytest
 from postroad.core.errors import ConfigError
 from postroad.durable import RetryPolicy
 from postroad.node.app import App, app_of, load_app, load_module
-from postroad.node.consuming import consumes
+from postroad.node.queues.consuming import consumes
 
 PROGRAM = """
     from contextlib import asynccontextmanager

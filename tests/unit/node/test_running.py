@@ -14,7 +14,7 @@ from postroad.core.errors import ConfigError
 from postroad.durable import Message, Transaction
 from postroad.flows import FlowContext, flow
 from postroad.node import App, Node, NodeConfig
-from postroad.node.consuming import Consuming
+from postroad.node.queues.consuming import Consuming
 from postroad.node.running import load_program, run_until_told
 from postroad.node.settings import NodeSettings, QueuesSettings
 from tests.support.cases import each

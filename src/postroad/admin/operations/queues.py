@@ -9,11 +9,11 @@ import msgspec
 
 from postroad.admin.bodies import show_body, write_body
 from postroad.admin.errors import InvalidRequest, NotFound, nearest
-from postroad.core.codec import type_name
 from postroad.core.errors import MalformedPayloadError
 from postroad.durable import QueueStatistics, StoredMessage
 from postroad.durable.store.tables.rows import PendingMessage
-from postroad.node.queue import Queue
+from postroad.node.queues.codec import type_name
+from postroad.node.queues.queue import Queue
 
 from .limits import Count, CountView, Limit
 from .office import Office, change_mail

@@ -9,9 +9,9 @@ import pydantic
 import pytest
 from msgspec import UNSET, Meta, Struct
 
-from postroad.core.codec import Codec
 from postroad.core.errors import ConfigError
-from postroad.core.schema_compatibility import find_breaks
+from postroad.node.queues.codec import Codec
+from postroad.node.queues.schema_compatibility import find_breaks
 
 
 class Line(Struct):

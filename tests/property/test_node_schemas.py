@@ -16,10 +16,10 @@ from hypothesis import assume, given, note
 from hypothesis import strategies as st
 from msgspec import UNSET, Meta, Struct
 
-from postroad.core.codec import Codec
 from postroad.core.errors import MalformedPayloadError
 from postroad.core.json_schema import make_json_schema
-from postroad.core.schema_compatibility import find_breaks
+from postroad.node.queues.codec import Codec
+from postroad.node.queues.schema_compatibility import find_breaks
 
 NAMES = ("a", "b", "c")
 BOUNDED = (

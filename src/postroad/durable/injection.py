@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, SimpleNamespace
 from typing import Any, NamedTuple, NoReturn, get_type_hints
 
-from .errors import UsageError
+from postroad.core.errors import UsageError
 
 if sys.version_info >= (3, 14):
     from annotationlib import Format
@@ -155,8 +155,8 @@ def is_async_function(function: Callable[..., Any]) -> bool:
     )
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """What a function is called in messages."""
+def name_of(function: object) -> str:
+    """What a function or a coroutine is called in messages."""
     name: str = getattr(function, "__qualname__", None) or repr(function)
     return name
 

@@ -9,14 +9,14 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from postroad.core.codec import type_name
 from postroad.core.errors import ConfigError
-from postroad.core.schema_compatibility import Break, find_breaks
+from postroad.node.app import App
 from postroad.services import Context, Service, event
 from postroad.services.told_schemas import choose, is_tellable
 
-from .app import App
+from .codec import type_name
 from .queue import Queue
+from .schema_compatibility import Break, find_breaks
 
 logger = logging.getLogger("postroad.node")
 

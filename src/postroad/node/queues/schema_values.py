@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from .errors import ConfigError
+from postroad.core.errors import ConfigError
 
 Schema: TypeAlias = Mapping[str, Any]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator, Mapping
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
-from postroad.core.codec import Codec, type_name
 from postroad.core.errors import UsageError
 from postroad.durable import SyncTransaction, Transaction
 from postroad.durable.names import validate_queue_name
 from postroad.durable.sync_transaction import current_thread_call
+from postroad.node.current import current_node
 
-from .current import current_node
+from .codec import Codec, type_name
 
 T = TypeVar("T")
 
@@ -154,6 +154,9 @@ class _Sent(Coroutine[Any, Any, int]):
 
     def send(self, value: None, /) -> NoReturn:
         raise StopIteration(self._id)
+
+    def close(self) -> None:
+        """Nothing: it holds nothing that has to be let go."""
 
     def throw(self, error: Any, /, *_: Any) -> NoReturn:
         raise error

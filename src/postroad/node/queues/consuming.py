@@ -11,7 +11,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ov
 import msgspec
 
 from postroad.core.errors import ConfigError, MalformedPayloadError, Reject, UsageError
-from postroad.core.injection import (
+from postroad.durable import DurableHandler, Message, RetryPolicy, SyncTransaction, Transaction
+from postroad.durable.injection import (
     Injection,
     fill,
     find_injections,
@@ -19,7 +20,6 @@ from postroad.core.injection import (
     is_async_function,
     name_of,
 )
-from postroad.durable import DurableHandler, Message, RetryPolicy, SyncTransaction, Transaction
 from postroad.durable.store.worker_threads import ThreadRunner
 from postroad.durable.sync_transaction import call_in_thread
 

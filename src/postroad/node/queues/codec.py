@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar, is_typeddict
 
 import msgspec
 
-from .errors import ConfigError, MalformedPayloadError, UsageError
-from .json_schema import make_json_schema
+from postroad.core.errors import ConfigError, MalformedPayloadError, UsageError
+from postroad.core.json_schema import make_json_schema
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 import pytest
 
 from postroad.core.errors import UsageError
-from postroad.core.injection import (
+from postroad.durable.injection import (
     INJECTED,
     Unresolved,
     fill,

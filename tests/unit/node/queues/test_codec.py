@@ -9,8 +9,8 @@ import msgspec
 import pydantic
 import pytest
 
-from postroad.core.codec import Codec
 from postroad.core.errors import ConfigError, MalformedPayloadError, UsageError
+from postroad.node.queues.codec import Codec
 
 
 class Order(msgspec.Struct):

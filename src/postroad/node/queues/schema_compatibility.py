@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from .errors import ConfigError
+from postroad.core.errors import ConfigError
+
 from .schema_values import (
     ANY,
     NoExample,
