@@ -24,8 +24,7 @@ from postroad.core.errors import (
     RemoteHandlerError,
     UsageError,
 )
-from postroad.net import RawMessage
-from postroad.net.connections.client import PeerIfKnown
+from postroad.net import PeerIfKnown, RawMessage
 
 logger = logging.getLogger("postroad.cluster")
 

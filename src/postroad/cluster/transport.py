@@ -16,8 +16,7 @@ from postroad.core.errors import (
     MessagingError,
     NotRunningError,
 )
-from postroad.net import DatagramService, MessagingService
-from postroad.net.connections.client import PeerIfKnown
+from postroad.net import DatagramService, MessagingService, PeerIfKnown
 from postroad.net.datagrams import DatagramHandler
 
 logger = logging.getLogger("postroad.cluster")

@@ -6,6 +6,7 @@ from postroad.net.datagrams import DatagramService, DatagramStatistics
 from postroad.net.dispatch import MessageHandler, RawMessage
 from postroad.net.event_loop import run
 from postroad.net.identity import ProtocolConfig
+from postroad.net.requests import PeerIfKnown
 from postroad.net.service import MessagingService
 from postroad.net.statistics import MessagingStatistics
 from postroad.net.tls import TlsConfig
@@ -19,6 +20,7 @@ __all__ = [
     "MessagingService",
     "MessagingStatistics",
     "Outcome",
+    "PeerIfKnown",
     "ProtocolConfig",
     "RawMessage",
     "TlsConfig",

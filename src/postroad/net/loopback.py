@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from functools import partial
 
 from postroad.core import Address, tracing
-from postroad.core.errors import NotRunningError, ReplyTimeoutError, WrongPeerError
+from postroad.core.errors import NotRunningError, ReplyTimeoutError
 from postroad.net.context import ConnectionContext
 from postroad.net.dispatch import (
     HandlerReply,
@@ -31,6 +31,7 @@ from postroad.net.requests import (
     check_size,
     error_from_result,
     stopped_while_in_flight,
+    wrong_peer_error,
 )
 from postroad.net.tracing import call_handler_traced
 from postroad.wire import ReplyFrame
@@ -60,11 +61,9 @@ class LoopbackTransport:
         """Check the size of a message and the expected peer, as a connection does."""
         attempt.peer = f"{attempt.target} ({self._name})"
         check_size(attempt.subject, attempt.payload, self._context.limits.frame_bytes_max)
-        if attempt.expected_peer not in (None, self._name):
-            raise WrongPeerError(
-                f"expected node {attempt.expected_peer!r} at {attempt.target}, which is this node, "
-                f"{self._name!r}"
-            )
+        error = wrong_peer_error(attempt.expected_peer, (self._name,), f"itself, {self._name!r}")
+        if error is not None:
+            raise error
 
     async def request(self, subject: str, payload: bytes, deadline: float) -> bytes:
         """Call the handler and return its reply."""

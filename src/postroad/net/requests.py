@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -21,6 +21,7 @@ from postroad.core.errors import (
     RemoteHandlerError,
     ReplyTimeoutError,
     UsageError,
+    WrongPeerError,
 )
 from postroad.core.limits import SUBJECT_BYTES_MAX
 from postroad.core.tracing import SpanContext
@@ -157,6 +158,31 @@ class RequestAttempt:
             elapsed_s=self._now() - self._started,
             timeout_s=self.timeout,
         )
+
+
+class PeerIfKnown(str):
+    """A name that the peer must have where the protocol tells names, and may have elsewhere.
+
+    For layers that identify their peers by other means too; a plain string must be checked.
+    """
+
+    __slots__ = ()
+
+
+def wrong_peer_error(
+    expected: str | None, names: Collection[str] | None, place: str
+) -> WrongPeerError | None:
+    """Return the error unless the peer has the expected name; None as names means unknown."""
+    if expected is None or (names is None and isinstance(expected, PeerIfKnown)):
+        return None
+    if names is None:
+        return WrongPeerError(
+            f"cannot check that node {expected!r} answers there: this version of the protocol "
+            "tells no names without TLS; use TLS or version 3, or leave out the expected peer"
+        )
+    if expected in names:
+        return None
+    return WrongPeerError(f"expected node {expected!r}, but connected to {place}")
 
 
 def validate_message(subject: str, payload: Payload) -> bytes:

@@ -324,7 +324,7 @@ class MessagingService(Lifecycle):
             # A character takes at most four bytes; the slow path checks the exact size.
             or len(payload) + 4 * len(subject) > connection.send_bytes_max
             or not keep_alive
-            or (peer is not None and not connection.is_peer(peer))
+            or (peer is not None and peer not in connection.peer_names)
         ):
             return await self._request_slow_path(
                 address, subject, payload, timeout, keep_alive, wait_for_connection, peer

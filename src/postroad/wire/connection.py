@@ -21,8 +21,9 @@ from postroad.core.tracing import SpanContext
 from postroad.wire.codecs import TRACE_BYTES_MAX, Codec, Version3Codec
 from postroad.wire.config import WireConfig, make_codec, make_heartbeats
 from postroad.wire.connection_setup import ConnectionSetup
-from postroad.wire.frame_reader import FrameReader, FrameWatch
+from postroad.wire.frame_reader import FrameReader
 from postroad.wire.frame_rules import (
+    AFTER_HELLO,
     CONNECTING,
     ConnectionState,
     FrameAction,
@@ -52,11 +53,6 @@ _NONE: frozenset[type] = frozenset()
 _REQUESTS = frozenset({RequestFrame})
 _REPLIES = frozenset({ReplyFrame})
 
-# States in which the bytes after a hello or a proof can be decoded.
-_AFTER_HELLO = frozenset(
-    {ConnectionState.AWAITING_PROOF, ConnectionState.AWAITING_TUNNEL, ConnectionState.OPEN}
-)
-
 
 class WireConnection:
     """State machine of either side of a connection, in any profile and version."""
@@ -74,7 +70,6 @@ class WireConnection:
         "_setup",
         "_share",
         "_ticked_at",
-        "_watch",
         "certificate_names",
         "failure",
         "is_tunnel",
@@ -137,7 +132,6 @@ class WireConnection:
         # Whether a large frame has started, whose bytes should be read into `receive_buffer`.
         self.wants_buffer = False
         self._last_read = self._last_write = self._ticked_at = now
-        self._watch = FrameWatch(config.limits.frame_timeout_s, now)
         self._reads_paused = False
         # Set by the owner of the socket: False while its write buffer is full.
         self.is_writable = True
@@ -169,6 +163,11 @@ class WireConnection:
         return next(iter(names), None) if names is not None else None
 
     @property
+    def peer_names(self) -> Collection[str] | None:
+        """The names that the peer has by its hello or its certificate, None if unknown."""
+        return self.certificate_names if self.peer is None else (self.peer.name,)
+
+    @property
     def round_trip_s(self) -> float | None:
         """The last measured round trip of a ping (version 3), or None."""
         return self._heartbeats.round_trip_s
@@ -183,7 +182,7 @@ class WireConnection:
         reader = self._reader
         frames = reader.feed(data)
         if frames and reader.is_fast_path and self._fast_path_frames.issuperset(map(type, frames)):
-            self._watch.last_frame = now
+            reader.last_frame = now
             self.wants_buffer = False
             return frames  # type: ignore[return-value]
         return self._process_frames(frames, [], now)
@@ -200,7 +199,7 @@ class WireConnection:
             return events
         frames = self._reader.feed(data)
         self._process_frames(frames, events, now)
-        while frames and self._reader.rest and self.state in _AFTER_HELLO:
+        while frames and self._reader.rest and self.state in AFTER_HELLO:
             # The codec stops after a hello or a proof: the next bytes may be compressed (3.4).
             frames = self._reader.feed(b"")
             self._process_frames(frames, events, now)
@@ -222,7 +221,7 @@ class WireConnection:
     ) -> list[ConnectionEvent]:
         """Process decoded frames and the state of the reader after them."""
         if frames:
-            self._watch.last_frame = now
+            self._reader.last_frame = now
         try:
             for frame in frames:
                 self._process_frame(frame, events, now)
@@ -363,7 +362,7 @@ class WireConnection:
         self._reads_paused = False
         self._heartbeats.resume()
         self._last_read = now
-        self._watch.seen_at = None
+        self._reader.unfinished_at = None
 
     # Output.
 
@@ -453,7 +452,8 @@ class WireConnection:
                     timeout_s = self._config.limits.handshake_timeout_s
                     raise PeerTimeoutError(f"no complete handshake within {timeout_s:.3g} s")
             elif self.state is not ConnectionState.CLOSED:
-                self._watch.check(self._reader, now, is_paused=self._reads_paused)
+                if not self._reads_paused:
+                    self._reader.check_progress(now, self._config.limits.frame_timeout_s)
                 self._heartbeats.tick(now, self._read_at(now), self._last_write)
         except PeerTimeoutError as error:
             self.reject(error)
@@ -463,8 +463,8 @@ class WireConnection:
         """Extend the deadlines of the peer by the time in which this side did not read."""
         self._last_read = min(self._last_read + stalled_s, now)
         self._handshake_deadline = max(self._handshake_deadline, now + stalled_s)
-        if self._watch.seen_at is not None:
-            self._watch.seen_at += stalled_s
+        if self._reader.unfinished_at is not None:
+            self._reader.unfinished_at += stalled_s
 
     def _read_at(self, now: float) -> float:
         return max(self._last_read, now) if self._reads_paused else self._last_read

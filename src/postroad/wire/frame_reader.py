@@ -51,8 +51,10 @@ class FrameReader:
         "failure",
         "is_fast_path",
         "large",
+        "last_frame",
         "rest",
         "share",
+        "unfinished_at",
     )
 
     def __init__(self, codec: Codec, buffer_cache: BufferCache, share: Share | None = None) -> None:
@@ -66,6 +68,9 @@ class FrameReader:
         # Buffer of an unfinished large frame, and how much of it is filled.
         self.large: bytearray | None = None
         self._filled = 0
+        # Time of the last complete frame, and of the first tick that saw the unfinished one.
+        self.last_frame = 0.0
+        self.unfinished_at: float | None = None
         # Whether there is no large frame, started or waiting, and no failure.
         self.is_fast_path = True
         # Set when the peer sent an invalid frame; the frames before it are valid.
@@ -75,11 +80,6 @@ class FrameReader:
     def is_mid_frame(self) -> bool:
         """Whether a frame has started and is unfinished."""
         return self.large is not None or bool(self.rest)
-
-    @property
-    def frame_bytes(self) -> int:
-        """Size of the unfinished frame, as far as it is known."""
-        return self._codec.bytes_needed
 
     def feed(self, data: bytes) -> list[Frame]:
         """Decode bytes; return all frames that are complete now."""
@@ -215,29 +215,16 @@ class FrameReader:
             self.large is None and self.failure is None and not self.share.is_waiting
         )
 
+    def check_progress(self, now: float, timeout_s: float) -> None:
+        """Raise PeerTimeoutError if the unfinished frame takes too long.
 
-class FrameWatch:
-    """Detects a peer that starts a frame and does not finish it in time.
-
-    It is polled by ticks, so that the hot path records nothing when bytes arrive.
-    """
-
-    __slots__ = ("_timeout_s", "last_frame", "seen_at")
-
-    def __init__(self, timeout_s: float, now: float) -> None:
-        self._timeout_s = timeout_s
-        # Time of the last complete frame.
-        self.last_frame = now
-        # Time of the first tick that saw the current unfinished frame.
-        self.seen_at: float | None = None
-
-    def check(self, reader: FrameReader, now: float, *, is_paused: bool) -> None:
-        """Raise PeerTimeoutError if the unfinished frame takes too long."""
-        if not reader.is_mid_frame or is_paused:
-            self.seen_at = None
-        elif self.seen_at is None or self.last_frame > self.seen_at:
-            self.seen_at = now
+        It is polled by ticks, so that the hot path records nothing when bytes arrive.
+        """
+        if not self.is_mid_frame:
+            self.unfinished_at = None
+        elif self.unfinished_at is None or self.last_frame > self.unfinished_at:
+            self.unfinished_at = now
         else:
-            timeout_s = self._timeout_s + reader.frame_bytes / _FRAME_BYTES_PER_S_MIN
-            if now >= self.seen_at + timeout_s:
+            timeout_s += self._codec.bytes_needed / _FRAME_BYTES_PER_S_MIN
+            if now >= self.unfinished_at + timeout_s:
                 raise PeerTimeoutError(f"the peer did not finish a frame within {timeout_s:.3g} s")

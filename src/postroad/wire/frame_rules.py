@@ -44,43 +44,32 @@ class ConnectionState(enum.Enum):
 # State -> states that may follow. DRAINING follows a goodbye, sent or received; the tables below
 # tell who may receive one when. Every state may be closed, a closed one again.
 TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
-    ConnectionState.HANDSHAKE: frozenset(
-        {ConnectionState.AWAITING_HELLO, ConnectionState.OPEN, ConnectionState.CLOSED}
-    ),
-    ConnectionState.AWAITING_HELLO: frozenset(
-        {
-            ConnectionState.AWAITING_PROOF,
-            ConnectionState.AWAITING_TUNNEL,
-            ConnectionState.OPEN,
-            ConnectionState.DRAINING,
-            ConnectionState.CLOSED,
-        }
-    ),
-    ConnectionState.AWAITING_PROOF: frozenset(
-        {
-            ConnectionState.AWAITING_TUNNEL,
-            ConnectionState.OPEN,
-            ConnectionState.DRAINING,
-            ConnectionState.CLOSED,
-        }
-    ),
-    ConnectionState.AWAITING_TUNNEL: frozenset(
-        {ConnectionState.OPEN, ConnectionState.DRAINING, ConnectionState.CLOSED}
-    ),
-    ConnectionState.OPEN: frozenset({ConnectionState.DRAINING, ConnectionState.CLOSED}),
-    ConnectionState.DRAINING: frozenset({ConnectionState.DRAINING, ConnectionState.CLOSED}),
-    ConnectionState.CLOSED: frozenset({ConnectionState.CLOSED}),
+    state: frozenset((*following, ConnectionState.CLOSED))
+    for state, following in {
+        ConnectionState.HANDSHAKE: (ConnectionState.AWAITING_HELLO, ConnectionState.OPEN),
+        ConnectionState.AWAITING_HELLO: (
+            *(ConnectionState.AWAITING_PROOF, ConnectionState.AWAITING_TUNNEL),
+            *(ConnectionState.OPEN, ConnectionState.DRAINING),
+        ),
+        ConnectionState.AWAITING_PROOF: (
+            *(ConnectionState.AWAITING_TUNNEL, ConnectionState.OPEN, ConnectionState.DRAINING),
+        ),
+        ConnectionState.AWAITING_TUNNEL: (ConnectionState.OPEN, ConnectionState.DRAINING),
+        ConnectionState.OPEN: (ConnectionState.DRAINING,),
+        ConnectionState.DRAINING: (ConnectionState.DRAINING,),
+        ConnectionState.CLOSED: (),
+    }.items()
 }
 
-# States before the connection is open, which it must be within the handshake timeout.
-CONNECTING = frozenset(
-    {
-        ConnectionState.HANDSHAKE,
-        ConnectionState.AWAITING_HELLO,
-        ConnectionState.AWAITING_PROOF,
-        ConnectionState.AWAITING_TUNNEL,
-    }
+# States in which the bytes after a hello or a proof can be decoded.
+AFTER_HELLO = frozenset(
+    {ConnectionState.AWAITING_PROOF, ConnectionState.AWAITING_TUNNEL, ConnectionState.OPEN}
 )
+# States before the connection is open, which it must be within the handshake timeout.
+CONNECTING = AFTER_HELLO - {ConnectionState.OPEN} | {
+    ConnectionState.HANDSHAKE,
+    ConnectionState.AWAITING_HELLO,
+}
 
 
 class FrameAction(enum.Enum):

@@ -94,9 +94,9 @@ def test_control_frames_behind_a_large_one() -> None:
     assert not reader.is_mid_frame
     reader.feed(frame[:1])
     assert reader.is_mid_frame
-    reader.feed(frame[1:20])
-    assert reader.frame_bytes == len(frame)
-    reader.feed(frame[20:] + frame[:3])
+    reader.feed(frame[1:])
+    assert not reader.is_mid_frame
+    reader.feed(frame[:3])
     assert reader.is_mid_frame
 
 

@@ -34,8 +34,7 @@ from postroad.durable.peers import PeerDirectory
 from postroad.durable.store import Store
 from postroad.durable.store.tables import queries as query
 from postroad.durable.store.tables.store_tables import CommitEvent
-from postroad.net import MessagingService, RawMessage
-from postroad.net.connections.client import PeerIfKnown
+from postroad.net import MessagingService, PeerIfKnown, RawMessage
 
 logger = logging.getLogger("postroad.durable")
 

@@ -39,8 +39,7 @@ from postroad.durable.names import BRIDGE_CONTROL, BRIDGE_NOTIFY, peer_of
 from postroad.durable.store import Store
 from postroad.durable.store.tables.rows import OutboxBatch
 from postroad.durable.store.tables.store_tables import CommitEvent
-from postroad.net import MessagingService, RawMessage
-from postroad.net.connections.client import PeerIfKnown
+from postroad.net import MessagingService, PeerIfKnown, RawMessage
 
 logger = logging.getLogger("postroad.durable")
 

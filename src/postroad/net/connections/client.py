@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from postroad.core import Address
-from postroad.core.errors import ConnectionClosedError, Outcome, WrongPeerError
+from postroad.core.errors import ConnectionClosedError, Outcome
 from postroad.core.tracing import SpanContext
 from postroad.net.connections.connection import (
     FRAME_BYTES,
@@ -27,6 +27,7 @@ from postroad.net.requests import (
     RequestAttempt,
     RequestResult,
     check_size,
+    wrong_peer_error,
 )
 from postroad.wire import (
     NEVER,
@@ -39,15 +40,6 @@ from postroad.wire import (
     GoodbyeFrame,
     ReplyFrame,
 )
-
-
-class PeerIfKnown(str):
-    """A name that the peer must have where the protocol tells names, and may have elsewhere.
-
-    For layers that identify their peers by other means too; a plain string must be checked.
-    """
-
-    __slots__ = ()
 
 
 class ClientConnection(PeerConnection):
@@ -64,6 +56,7 @@ class ClientConnection(PeerConnection):
         "can_send",
         "last_used",
         "opened",
+        "peer_names",
         "pending",
         "pending_max",
         "send_bytes_max",
@@ -82,7 +75,9 @@ class ClientConnection(PeerConnection):
         self.pending_max = context.limits.requests_pending_max
         # The result is None after the handshake, or the reason why it failed.
         self.opened: asyncio.Future[ConnectionDown | None] = loop.create_future()
-        # Maximum size of payload and subject that the peer accepts; set when the connection opens.
+        # The names of the peer, if the protocol tells them, and the maximum size of payload and
+        # subject that it accepts; set when the connection opens.
+        self.peer_names: Collection[str] = ()
         self.send_bytes_max = 0
         self.last_used = loop.time()
         self._next_id = context.next_id
@@ -167,32 +162,15 @@ class ClientConnection(PeerConnection):
                 self._schedule_flush()
             self._wake_next_waiter()
 
-    def is_peer(self, name: str) -> bool:
-        """Whether the peer has this name, by its hello or its certificate."""
-        if self.wire.peer is not None:
-            return self.wire.peer.name == name
-        names = self.wire.certificate_names
-        return isinstance(name, PeerIfKnown) if names is None else name in names
-
     def check(self, attempt: RequestAttempt) -> None:
         """Raise unless it is open, to the expected peer, and can carry the message."""
-        self._check_peer(attempt.expected_peer)
         attempt.peer = self.describe_peer(attempt.target)
+        error = wrong_peer_error(attempt.expected_peer, self.wire.peer_names, attempt.peer)
+        if error is not None:
+            raise error
         if not self.is_open:
             raise ConnectionClosedError("closed before the request", outcome=Outcome.NOT_SENT)
         check_size(attempt.subject, attempt.payload, self.send_bytes_max)
-
-    def _check_peer(self, name: str | None) -> None:
-        """Raise WrongPeerError if a name is expected and the peer is not known to have it."""
-        if name is None or self.is_peer(name):
-            return
-        if self.wire.peer is None and self.wire.certificate_names is None:
-            raise WrongPeerError(
-                f"cannot check that node {name!r} answers there: protocol version "
-                f"{self.wire.version} without TLS does not tell names; use TLS or version 3, or "
-                "leave out the expected peer"
-            )
-        raise WrongPeerError(f"expected node {name!r}, but connected to {self.describe_peer()}")
 
     async def wait_for_capacity(self) -> bool:
         """Wait for capacity; return False if the connection accepts no more requests.
@@ -258,6 +236,7 @@ class ClientConnection(PeerConnection):
             self._context.counters.connections_opened += 1
             if self.wire.peer is not None:
                 self.pending_max = min(self.pending_max, self.wire.peer.requests_pending_max)
+            self.peer_names = self.wire.peer_names or ()
             self.send_bytes_max = self.wire.send_bytes_max
             self._queue_request = self.wire.queue_request
             self._wake_next_waiter()

@@ -27,9 +27,9 @@ from postroad.net.connections.connection import (
     QUEUED_BYTES_MAX,
     PeerConnection,
 )
-from postroad.net.connections.disconnect import LINGER_S, DisconnectReason
+from postroad.net.connections.disconnect import LINGER_S
 from postroad.net.context import ConnectionContext, logger
-from postroad.net.requests import check_size, validate_message
+from postroad.net.requests import check_size, validate_message, wrong_peer_error
 from postroad.wire import (
     NEVER,
     ConnectionEvent,
@@ -234,8 +234,8 @@ class Tunnel(PeerConnection):
         self.peer = machine.peer
         self.send_bytes_max = machine.send_bytes_max
         self._queue_request = machine.queue_request
-        if self._is_wrong_peer:
-            self._close(self._describe_wrong_peer(), code=WrongPeerError.code)
+        if (error := self._wrong_peer_error()) is not None:
+            self._close(str(error), code=error.code)
             return
         self._set_can_send(self.is_open)
         self._handler = self._accept_handler()
@@ -266,13 +266,10 @@ class Tunnel(PeerConnection):
             self._on_handler_error(error)
         return None
 
-    @property
-    def _is_wrong_peer(self) -> bool:
-        peer = self.wire.peer
-        return peer is not None and self._expected not in (None, peer.name)
-
-    def _describe_wrong_peer(self) -> str:
-        return f"expected node {self._expected!r}, but connected to {self.describe_peer()}"
+    def _wrong_peer_error(self) -> WrongPeerError | None:
+        names = () if self.wire.peer is None else self.wire.peer_names
+        # Before its hello, the peer may still be the expected one.
+        return wrong_peer_error(self._expected, names, self.describe_peer()) if names else None
 
     # Timers and backpressure.
 
@@ -366,15 +363,10 @@ class Tunnel(PeerConnection):
         counters.tunnel_messages_received += self.messages_received
         loss = self._record_loss(exc, self._close_reason if self._peer_reason is None else None)
         if not self.opened.done():
-            self.opened.set_result(self._error_of(loss))
+            self.opened.set_result(self._wrong_peer_error() or loss.error())
         user, self._handler = self._handler, None
         if user is not None:
             self._call(user.on_lost, loss.describe())
-
-    def _error_of(self, loss: DisconnectReason) -> ConnectionClosedError:
-        if self._is_wrong_peer:
-            return WrongPeerError(self._describe_wrong_peer())
-        return loss.error()
 
     def _count_bytes(self) -> None:
         # The tunnel keeps its numbers: the statistics no longer read them.
