@@ -71,7 +71,7 @@ def read(codec: Codec, pieces: Iterable[bytes], *, uses_room: bool = False) -> R
         frames += take(reader, piece)
         if reader.failure is not None:
             break
-        check_buffer(reader)
+        check_buffer(reader, codec)
     check_frames(frames)
     return Reading(frames, None if reader.failure is None else type(reader.failure))
 
@@ -102,9 +102,9 @@ def feed(reader: FrameReader, piece: bytes) -> list[Frame]:
     return frames
 
 
-def check_buffer(reader: FrameReader) -> None:
+def check_buffer(reader: FrameReader, codec: Codec) -> None:
     """Neither what the reader waits for nor what it keeps is more than a frame may be."""
-    wanted, held = reader.frame_bytes, held_bytes(reader)
+    wanted, held = codec.bytes_needed, held_bytes(reader)
     require(wanted <= FRAME_WAIT_BYTES_MAX, f"the reader waits for a frame of {wanted} bytes")
     require(held <= FRAME_WAIT_BYTES_MAX, f"the reader holds {held} bytes")
 

@@ -59,7 +59,11 @@ async def wait_for_invoices(node: Node, count: int) -> None:
 
 async def test_plain_consumers_block_nobody_but_their_own_thread(tmp_path: Path) -> None:
     loop, both, freed = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-    meeting = threading.Barrier(2, action=lambda: loop.call_soon_threadsafe(both.set))
+
+    def have_met() -> None:
+        loop.call_soon_threadsafe(both.set)
+
+    meeting = threading.Barrier(2, action=have_met)
 
     @consumer(ORDERS, concurrency=2)
     def meet(order: Order) -> None:

@@ -56,7 +56,7 @@ def _with_windows(name: str, fn: str, windows: dict[str, dict[str, Any]]) -> Job
         .output("out", connector="memory")
     )
     for window, fields in windows.items():
-        kind = {"type": "fixed", "range_s": 10} | fields
+        kind: dict[str, Any] = {"type": "fixed", "range_s": 10} | fields
         job = job.window(window, task="per", time_key="at", key="v", **kind)
         job = job.trigger(window, on="watermark", threshold=2)
     return job.build()

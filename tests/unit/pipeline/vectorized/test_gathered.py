@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from tests.support.pipeline.both_transports import Kept
+from tests.support.pipeline.both_ways import Kept
 
 from postroad.pipeline import Segment, Window, WindowType
 from postroad.pipeline.compiled_job import CompiledJob
