@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from tests.support.pipeline.both_ways import Kept
 
 from postroad.pipeline import Segment, Window, WindowType
 from postroad.pipeline.compiled_job import CompiledJob
@@ -13,6 +12,7 @@ from postroad.pipeline.coordinator.records import FailedRoot
 from postroad.pipeline.vectorized import partition as gathered
 from postroad.pipeline.vectorized.partition import PartitionResult, ShuffledPartition
 from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind
+from tests.support.pipeline.both_ways import Kept
 from tests.support.pipeline.small_jobs import grouped_program_of
 from tests.unit.pipeline.vectorized.staged_rows import (
     NUMBER,
