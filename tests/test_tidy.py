@@ -29,10 +29,13 @@ GENERIC_NAMES = {"base", "common", "helper", "helpers", "manager", "misc", "util
 PLAIN_SPOKEN = ("core", "wire", "net", "cluster", "cells", "durable", "flows", "testing")
 # Folders of tests, below this one, whose variables say what they hold.
 PLAIN_SPOKEN_TESTS = (
+    "integration/cells",
     "integration/cluster",
     "simulation",
+    "support/cells",
     "support/cluster",
     "support/wire",
+    "unit/cells",
     "unit/cluster",
     "unit/testing",
 )

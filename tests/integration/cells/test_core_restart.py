@@ -53,7 +53,7 @@ async def test_orderly_restart_of_each_core_under_load_fails_no_call() -> None:
         for name in cells:
             domains["S2"].add_function(name, Inbox(), consume=[f"queue-{name}"])
         await domains.settled()
-        names = [f"{it}@S2" for it in cells] + [f"queue-{it}" for it in cells]
+        names = [f"{cell}@S2" for cell in cells] + [f"queue-{cell}" for cell in cells]
         traffic = Traffic(domains["S1"], names)
         running = asyncio.ensure_future(traffic.run())
         await traffic.more(200)
@@ -84,7 +84,7 @@ async def test_a_core_that_breaks_off_under_load_fails_no_call_that_can_be_retri
             await traffic.more(100)
         traffic.end()
         await running
-        assert all(isinstance(it, TimeoutError) for it in traffic.errors)
+        assert all(isinstance(error, TimeoutError) for error in traffic.errors)
 
 
 def defaults_of(domain: CellDomain) -> set[str]:
@@ -148,7 +148,9 @@ async def test_everything_a_domain_offered_is_withdrawn_before_it_closes() -> No
         await core.send("worker@S1", b"begun")
         await eventually(lambda: gate.begun)
         stop = asyncio.ensure_future(domains["S1"].stop(5.0))
-        await eventually(lambda: [it.target.domain for it in core.table.queues("work")] == ["S2"])
+        await eventually(
+            lambda: [route.target.domain for route in core.table.queues("work")] == ["S2"]
+        )
         for n in range(20):
             assert await core.call("work", b"%d" % n) == b"%d" % n
         assert not stop.done()

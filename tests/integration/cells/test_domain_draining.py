@@ -95,10 +95,12 @@ async def test_a_cell_takes_what_comes_until_others_know_that_it_drains() -> Non
     async with Domains(1, 0) as domains, forged_domain(domains["C1"]) as forged:
         core, inbox = domains["C1"], Inbox()
         core.add_function("worker", inbox, consume=[QUEUE])
-        await eventually(lambda: any(told(it) == (QUEUE,) for it in forged.updates))
+        await eventually(
+            lambda: any(advertised_queues(update) == (QUEUE,) for update in forged.updates)
+        )
         await forged.acknowledge(core)
         drain = asyncio.ensure_future(core.drain_cell("worker", 5.0))
-        await eventually(lambda: told(forged.updates[-1]) == ())
+        await eventually(lambda: advertised_queues(forged.updates[-1]) == ())
         reply = await forged.answer_to(forged.send(QUEUE, b"not told yet"))
         assert reply.payload == b"not told yet"
         assert not drain.done()
@@ -109,7 +111,7 @@ async def test_a_cell_takes_what_comes_until_others_know_that_it_drains() -> Non
         assert inbox.payloads == [b"not told yet"]
 
 
-def told(update: object) -> tuple[str, ...] | None:
+def advertised_queues(update: object) -> tuple[str, ...] | None:
     """The queues a snapshot tells of."""
     return update.advertisement.queues if isinstance(update, AdvertisementUpdate) else None
 
@@ -167,7 +169,7 @@ async def test_less_is_acknowledged_after_the_messages_that_wait() -> None:
         release(link)
         await eventually(lambda: "acknowledged" in heard(forged, 2))
         assert heard(forged, 2) == ["message"] * 3 + ["acknowledged"]
-        assert [it.payload for it in forged.envelopes] == [
+        assert [envelope.payload for envelope in forged.envelopes] == [
             b"nobody else takes it",
             b"a copy for its subscribers",
             b"for it alone",

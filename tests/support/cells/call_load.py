@@ -78,17 +78,17 @@ class CallLoad:
 
         That may take long on a busy machine; it fails when not one more is within DEADLINE_S.
         """
-        first, seen, found = self._next, len(self._answers), 0
+        first, seen, count_answered = self._next, len(self._answers), 0
         now = asyncio.get_running_loop().time
         deadline = now() + DEADLINE_S
-        while found < count:
+        while count_answered < count:
             self._raise_what_failed()
-            assert now() < deadline, f"only {found} of {count} calls are answered: {self}"
+            assert now() < deadline, f"only {count_answered} of {count} calls are answered: {self}"
             await asyncio.sleep(0.02)
             more = sum(number >= first for number in self._answers[seen:])
             seen = len(self._answers)
             if more:
-                found, deadline = found + more, now() + DEADLINE_S
+                count_answered, deadline = count_answered + more, now() + DEADLINE_S
 
     def _raise_what_failed(self) -> None:
         for caller in self._callers:
@@ -138,12 +138,12 @@ class CallLoad:
         )
 
 
-def check_accounts(made: Fabric, *loads: CallLoad) -> None:
+def check_accounts(fabric: Fabric, *loads: CallLoad) -> None:
     """Each call came to one end, and was handled once if it was answered, or never twice."""
     assert all(load.made == len(load.answered) + len(load.failed) for load in loads)
     answered = {number for load in loads for number in load.answered}
     failed = {number for load in loads for number in load.failed}
-    handled = [it for satellite in made.satellites for it in satellite.handled()]
+    handled = [call for satellite in fabric.satellites for call in satellite.handled()]
     ids = Counter(id for _, id in handled)
     numbers = Counter(number for number, _ in handled)
     assert [id for id, count in ids.items() if count > 1] == []

@@ -37,10 +37,10 @@ class Site(NamedTuple):
         role: Role = Role.SATELLITE,
         zone: str | None = None,
     ) -> Recorder:
-        told = Recorder()
+        recorder = Recorder()
         domain = DomainInfo(self.name, role, zone)
-        await self.locations.start(domain, self.endpoints, listener or told)
-        return told
+        await self.locations.start(domain, self.endpoints, listener or recorder)
+        return recorder
 
     async def start_core(self, zone: str | None = None) -> Recorder:
         return await self.start(role=Role.CORE, zone=zone)
@@ -85,9 +85,9 @@ class Recorder:
 
     async def until(self, *expected: CoreLocation, timeout_s: float = DEADLINE_S) -> None:
         """Return when exactly these are the cores told last."""
-        wanted = by_name(*expected)
+        locations = by_name(*expected)
         await eventually(
-            lambda: self.calls and self.calls[-1] == wanted, f"{expected} are told", timeout_s
+            lambda: self.calls and self.calls[-1] == locations, f"{expected} are told", timeout_s
         )
 
 
@@ -138,8 +138,8 @@ class LocationsBehaviour(BackgroundDiscoveryBehaviour):
 
     async def test_satellite_needs_no_endpoints(self, source: Source) -> None:
         site = (await source.site("S1"))._replace(endpoints=())
-        told = await site.start()
-        assert told.calls == [{}]
+        recorder = await site.start()
+        assert recorder.calls == [{}]
         assert not site.locations.statistics().is_registered
         await site.locations.stop()
 
@@ -151,16 +151,16 @@ class ChangingLocationsBehaviour(LocationsBehaviour):
         self, source: ChangingSource
     ) -> None:
         satellite, first = await source.site("S1"), await source.site("C1")
-        told = await satellite.start()
+        recorder = await satellite.start()
         await first.start_core("A")
-        await told.until(first.location("A"))
+        await recorder.until(first.location("A"))
         second = await source.site("C2")
         await second.start_core()
-        await told.until(first.location("A"), second.location())
+        await recorder.until(first.location("A"), second.location())
         await first.locations.stop()
-        await told.until(second.location())
+        await recorder.until(second.location())
 
-        assert satellite.locations.statistics().changes == len(told.calls)
+        assert satellite.locations.statistics().changes == len(recorder.calls)
         await satellite.locations.stop()
         await second.locations.stop()
 
@@ -169,9 +169,9 @@ class ChangingLocationsBehaviour(LocationsBehaviour):
     ) -> None:
         sites = [await source.site(name) for name in ("C1", "C2", "C3")]
         tellers = [await site.start_core() for site in sites]
-        for site, told in zip(sites, tellers, strict=True):
-            await told.until(*(other.location() for other in sites if other is not site))
-            assert not any(site.name in call for call in told.calls)
+        for site, recorder in zip(sites, tellers, strict=True):
+            await recorder.until(*(other.location() for other in sites if other is not site))
+            assert not any(site.name in call for call in recorder.calls)
             assert site.locations.statistics().is_registered
             assert site.locations.statistics().registrations == 1
         for site in sites:
@@ -179,12 +179,12 @@ class ChangingLocationsBehaviour(LocationsBehaviour):
 
     async def test_nobody_hears_of_a_satellite(self, source: ChangingSource) -> None:
         one, two, core = [await source.site(name) for name in ("S1", "S2", "C1")]
-        told = await one.start()
+        recorder = await one.start()
         await two.start(zone="A")
         await core.start_core()
-        await told.until(core.location())
+        await recorder.until(core.location())
 
-        assert told.calls == [{}, by_name(core.location())]
+        assert recorder.calls == [{}, by_name(core.location())]
         assert not two.locations.statistics().is_registered
         assert two.locations.statistics().registrations == 0
         for site in (one, two, core):
@@ -193,21 +193,21 @@ class ChangingLocationsBehaviour(LocationsBehaviour):
     async def test_another_zone_is_told(self, source: ChangingSource) -> None:
         before = await source.put("C1", "A")
         satellite = await source.site("S1")
-        told = await satellite.start()
+        recorder = await satellite.start()
         after = await source.put("C1", "B")
-        await told.until(after)
+        await recorder.until(after)
         last = await source.put("C1")
-        await told.until(last)
+        await recorder.until(last)
 
-        assert told.calls == [by_name(before), by_name(after), by_name(last)]
+        assert recorder.calls == [by_name(before), by_name(after), by_name(last)]
         await satellite.locations.stop()
 
     async def test_other_endpoints_are_told(self, source: ChangingSource) -> None:
         before = await source.put("C1")
         satellite = await source.site("S1")
-        told = await satellite.start()
+        recorder = await satellite.start()
         after = await source.move("C1")
-        await told.until(after)
+        await recorder.until(after)
 
         assert before.endpoints != after.endpoints
         await satellite.locations.stop()
@@ -215,17 +215,17 @@ class ChangingLocationsBehaviour(LocationsBehaviour):
     async def test_what_cannot_be_read_changes_nothing_for_a_core_known_before(
         self, source: ChangingSource
     ) -> None:
-        known = await source.put("C1")
+        location = await source.put("C1")
         satellite = await source.site("S1")
-        told = await satellite.start()
+        recorder = await satellite.start()
         await source.spoil("C1")
         await eventually(lambda: satellite.locations.statistics().skipped, "it is counted")
         other = await source.put("C2")
-        await told.until(known, other)
-        assert told.calls == [by_name(known), by_name(known, other)]
+        await recorder.until(location, other)
+        assert recorder.calls == [by_name(location), by_name(location, other)]
 
         await source.remove("C1")
-        await told.until(other)
+        await recorder.until(other)
         await satellite.locations.stop()
 
     async def test_what_cannot_be_read_is_skipped_until_it_can(
@@ -235,21 +235,21 @@ class ChangingLocationsBehaviour(LocationsBehaviour):
         await source.put("C2")
         await source.spoil("C2")
         satellite = await source.site("S1")
-        told = await satellite.start()
-        assert told.calls == [by_name(other)]
+        recorder = await satellite.start()
+        assert recorder.calls == [by_name(other)]
         assert satellite.locations.statistics().skipped == 1
         assert "C2" in caplog.text
 
         mended = await source.put("C2")
-        await told.until(other, mended)
+        await recorder.until(other, mended)
         await satellite.locations.stop()
 
     async def test_nothing_is_published_after_stop(self, source: ChangingSource) -> None:
         stopped, witness = await source.site("S1"), await source.site("S2")
-        told, seen = await stopped.start(), await witness.start()
+        recorder, seen = await stopped.start(), await witness.start()
         await stopped.locations.stop()
         core = await source.put("C1")
         await seen.until(core)
 
-        assert told.calls == [{}]
+        assert recorder.calls == [{}]
         await witness.locations.stop()

@@ -115,7 +115,9 @@ def make_locations(settings: Settings, address: str) -> CoreDiscovery:
             request_timeout_s=1.0,
         )
     own = {settings.name: address} if settings.role is Role.CORE else {}
-    return StaticCoreDiscovery({name: [it] for name, it in (settings.cores | own).items()})
+    return StaticCoreDiscovery(
+        {name: [location] for name, location in (settings.cores | own).items()}
+    )
 
 
 class Node:

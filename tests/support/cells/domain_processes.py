@@ -173,10 +173,12 @@ class Fabric:
         names = {core.name for core in self.cores}
         others = {satellite.name for satellite in self.satellites} | {CALLER}
         for core in self.cores:
-            wanted = (names | others) - {core.name}
-            await core.until(partial(_has_tunnels, wanted), "all tunnels")
+            expected = (names | others) - {core.name}
+            await core.until(partial(_has_tunnels, expected), "all tunnels")
         for satellite in self.satellites:
-            await satellite.until(lambda it: set(it.defaults) == names, "all default routes")
+            await satellite.until(
+                lambda status: set(status.defaults) == names, "all default routes"
+            )
         await self.until_defaults(names)
 
     async def until_defaults(self, names: set[str]) -> None:
@@ -191,7 +193,7 @@ class Fabric:
 
     async def all_tunnels(self) -> dict[str, dict[str, int]]:
         """The tunnels of everybody, with their numbers."""
-        tunnels = {it.name: (await it.status()).tunnels for it in self.processes}
+        tunnels = {process.name: (await process.status()).tunnels for process in self.processes}
         return {CALLER: self.tunnels.now(), **tunnels}
 
 
@@ -204,11 +206,11 @@ async def fabric(
     directory: Path, *, satellites: int = 2, zookeeper: str = ""
 ) -> AsyncIterator[Fabric]:
     """Domains that are connected with each other; the processes are killed at the end."""
-    made = Fabric(directory, satellites, zookeeper)
+    running = Fabric(directory, satellites, zookeeper)
     try:
-        await made.start()
-        async with made.calling():
-            yield made
+        await running.start()
+        async with running.calling():
+            yield running
     finally:
-        for process in made.processes:
+        for process in running.processes:
             await process.kill()

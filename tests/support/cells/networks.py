@@ -131,7 +131,7 @@ class Network:
 
     def link_all(self) -> None:
         """Each core with every other domain."""
-        cores = [name for name, it in self.nodes.items() if it.domain.role is Role.CORE]
+        cores = [name for name, node in self.nodes.items() if node.domain.role is Role.CORE]
         for core in cores:
             for name, node in self.nodes.items():
                 if node.domain.role is Role.SATELLITE or name < core:

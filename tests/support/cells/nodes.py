@@ -172,8 +172,8 @@ class Domains:
 
     def locations(self, name: str) -> StaticCoreDiscovery:
         """The cores as a domain is told of them."""
-        known = [it for it in self.core_names if it in self._reached(name)]
-        return StaticCoreDiscovery({it: [self.services[it].address] for it in known})
+        cores = [core for core in self.core_names if core in self._reached(name)]
+        return StaticCoreDiscovery({name: [self.services[name].address] for name in cores})
 
     def _reached(self, name: str) -> frozenset[str]:
         return self._reach.get(name, frozenset(self.core_names))
@@ -205,7 +205,7 @@ class Domains:
 
     def _has_tunnels(self, name: str) -> bool:
         domain = self.by_name[name]
-        peers = {it for it in self.by_name if it != name and self._should_meet(name, it)}
+        peers = {peer for peer in self.by_name if peer != name and self._should_meet(name, peer)}
         if set(domain.links.by_domain) != peers:
             return False
         return name in self.core_names or len(domain.table.defaults()) == len(peers)
@@ -317,10 +317,12 @@ class ForgedDomain:
 
     async def acknowledge(self, peer: CellDomain) -> None:
         """Say that everything is known that the peer offers; until then it tells no more."""
-        await eventually(lambda: any(isinstance(it, AdvertisementUpdate) for it in self.updates))
-        told = [it for it in self.updates if isinstance(it, AdvertisementUpdate)][-1]
+        await eventually(
+            lambda: any(isinstance(update, AdvertisementUpdate) for update in self.updates)
+        )
+        update = [update for update in self.updates if isinstance(update, AdvertisementUpdate)][-1]
         self.send_update(
-            AdvertisementAck(told.incarnation, told.number, told.advertisement.digest())
+            AdvertisementAck(update.incarnation, update.number, update.advertisement.digest())
         )
         await eventually(lambda: self.name not in peer.propagator.advertiser.unacknowledged())
 
@@ -328,14 +330,22 @@ class ForgedDomain:
 
     @property
     def envelopes(self) -> list[Envelope]:
-        return [decode_envelope(it.payload) for it in self.requests if it.subject == MESSAGE]
+        return [
+            decode_envelope(request.payload)
+            for request in self.requests
+            if request.subject == MESSAGE
+        ]
 
     @property
     def updates(self) -> list[RoutingUpdate]:
-        return [decode_routing_update(it.payload) for it in self.requests if it.subject == ROUTES]
+        return [
+            decode_routing_update(request.payload)
+            for request in self.requests
+            if request.subject == ROUTES
+        ]
 
     def answers_to(self, id: bytes) -> list[Envelope]:
-        return [it for it in self.envelopes if it.in_reply_to == id]
+        return [envelope for envelope in self.envelopes if envelope.in_reply_to == id]
 
     async def answer_to(self, id: bytes) -> Envelope:
         """The reply or error that answers a request."""

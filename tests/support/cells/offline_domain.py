@@ -47,7 +47,11 @@ class Dock:
 
     def failures(self) -> list[DeliveryFailure]:
         """What the error replies say that went this way."""
-        return [decode_failure(it.payload) for it in self.envelopes if it.kind is MessageKind.ERROR]
+        return [
+            decode_failure(envelope.payload)
+            for envelope in self.envelopes
+            if envelope.kind is MessageKind.ERROR
+        ]
 
 
 class Workshop(CellMessaging):
@@ -68,8 +72,8 @@ class Workshop(CellMessaging):
         cell = FunctionCell(name, handler, **options)
         cell.attach(self)  # type: ignore[arg-type]  # It needs no more than a sender has.
         runner = CellRunner(cell, self.dispatcher)
-        queues = [Route.to_queue(it, cell.address) for it in cell.queues]
-        topics = [Route.to_topic(it, cell.address) for it in cell.topics]
+        queues = [Route.to_queue(name, cell.address) for name in cell.queues]
+        topics = [Route.to_topic(name, cell.address) for name in cell.topics]
         self.dispatcher.registry.add_cell(runner, [*queues, *topics])
         return runner
 

@@ -157,7 +157,7 @@ class NodeRegistrant(Registrant):
         await self.entries.start(
             self.name,
             ADDRESSES[self.name],
-            lambda addresses: self.told(frozenset(NAMES[it] for it in addresses)),
+            lambda addresses: self.told(frozenset(NAMES[address] for address in addresses)),
         )
 
 
@@ -220,16 +220,18 @@ class Trio:
 
     async def connected(self, is_connected: bool) -> None:
         await eventually(
-            lambda: all(it.statistics.is_connected is is_connected for it in self.all),
+            lambda: all(
+                registrant.statistics.is_connected is is_connected for registrant in self.all
+            ),
             f"connected: {is_connected}",
         )
 
     async def entered(self, client: Any) -> None:
         """The server knows both by the sessions they have now."""
 
-        def is_entered(it: Registrant) -> bool:
-            entry = client.exists(self.kind.path(self._place.root, it.name))
-            return entry is not None and entry.ephemeralOwner == it.session_id
+        def is_entered(registrant: Registrant) -> bool:
+            entry = client.exists(self.kind.path(self._place.root, registrant.name))
+            return entry is not None and entry.ephemeralOwner == registrant.session_id
 
         await eventually(lambda: is_entered(self.one) and is_entered(self.two), "entered again")
 

@@ -36,7 +36,11 @@ def test_an_address_is_read_as_it_is_written(subtests: pytest.Subtests) -> None:
     assert str(CellAddress.parse(text)) == text
 
     texts = ["b@a", "a@b", "a@a"]
-    assert [str(it) for it in sorted(map(CellAddress.parse, texts))] == ["a@a", "a@b", "b@a"]
+    assert [str(address) for address in sorted(map(CellAddress.parse, texts))] == [
+        "a@a",
+        "a@b",
+        "b@a",
+    ]
 
 
 def test_a_bad_address_is_refused(subtests: pytest.Subtests) -> None:
@@ -89,7 +93,7 @@ def test_many_names_are_held_to_the_same_rules(
     many([])
     many(good)
     for name in NAMES:
-        assert is_good(lambda it: many(["first", it, "last"]), name) == (name in good), name
+        assert is_good(lambda part: many(["first", part, "last"]), name) == (name in good), name
 
 
 def is_good(validate: Callable[[str], object], name: str) -> bool:

@@ -50,7 +50,7 @@ async def test_queues_and_topics_are_named_and_calls_look_the_same_either_way() 
     shop.publish("news", b"2")
     shop.send_nowait("a", b"3")
     shop.send_nowait("a@S1", b"4")
-    assert [(it.payload, it.route_name) for it in inbox.messages] == [
+    assert [(message.payload, message.route_name) for message in inbox.messages] == [
         (b"1", "work"),
         (b"2", "news"),
         (b"3", None),

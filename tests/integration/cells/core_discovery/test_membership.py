@@ -33,9 +33,9 @@ PATIENT = MembershipConfig(probe_interval_s=0.2, probe_timeout_s=0.8, indirect_p
 async def start(
     node: Node, role: Role, zone: str | None = None
 ) -> tuple[MembershipCoreDiscovery, Recorder]:
-    locations, told = MembershipCoreDiscovery(node.agent), Recorder()
-    await locations.start(DomainInfo(node.name, role, zone), (node.address,), told)
-    return locations, told
+    locations, recorder = MembershipCoreDiscovery(node.agent), Recorder()
+    await locations.start(DomainInfo(node.name, role, zone), (node.address,), recorder)
+    return locations, recorder
 
 
 def location(node: Node, zone: str | None = None) -> CoreLocation:
@@ -45,8 +45,8 @@ def location(node: Node, zone: str | None = None) -> CoreLocation:
 async def test_what_others_know_of_a_core() -> None:
     async with running_cluster("C1 S1", properties={"kept": "yes"}) as (core, satellite):
         locations, _ = await start(core, Role.CORE, "A")
-        _, told = await start(satellite, Role.SATELLITE, "B")
-        await told.until(location(core, "A"))
+        _, recorder = await start(satellite, Role.SATELLITE, "B")
+        await recorder.until(location(core, "A"))
         assert satellite.see("C1").properties == {
             "cells.role": "core",
             "cells.zone": "A",
@@ -55,35 +55,35 @@ async def test_what_others_know_of_a_core() -> None:
         assert core.see("S1").properties == {"kept": "yes"}
 
         await locations.stop()
-        await told.until()
+        await recorder.until()
         assert satellite.see("C1").properties == {"kept": "yes"}
 
 
 async def test_a_dead_core_is_told_to_be_gone_and_a_suspected_one_is_not() -> None:
     async with running_cluster("S1 S2 C1", config=QUICK) as (satellite, _, core):
         await start(core, Role.CORE)
-        _, told = await start(satellite, Role.SATELLITE)
-        await told.until(location(core))
-        calls = len(told.calls)
+        _, recorder = await start(satellite, Role.SATELLITE)
+        await recorder.until(location(core))
+        calls = len(recorder.calls)
         known_in: list[MemberState] = []
         satellite.agent.add_listener(
-            lambda change: known_in.append(change.member.state) if told.calls[-1] else None
+            lambda change: known_in.append(change.member.state) if recorder.calls[-1] else None
         )
         await core.crash()
         change = await satellite.until_removed("C1")
 
         assert change.member.state is MemberState.DEAD
         assert MemberState.SUSPECT in known_in, "told to be there while it was suspected"
-        await told.until()
-        assert len(told.calls) == calls + 1
+        await recorder.until()
+        assert len(recorder.calls) == calls + 1
 
 
 async def test_a_core_that_stood_still_for_a_moment_was_never_gone() -> None:
     async with running_node("S1", config=PATIENT) as satellite:
-        _, told = await start(satellite, Role.SATELLITE)
+        _, recorder = await start(satellite, Role.SATELLITE)
         async with core_member("C1", satellite.address) as process:
-            await eventually(lambda: told.calls[-1], "the core is told")
-            calls = list(told.calls)
+            await eventually(lambda: recorder.calls[-1], "the core is told")
+            calls = list(recorder.calls)
             process.send_signal(signal.SIGSTOP)
             await satellite.until(
                 lambda node: node.see("C1").state is MemberState.SUSPECT, "it is suspected"
@@ -92,16 +92,16 @@ async def test_a_core_that_stood_still_for_a_moment_was_never_gone() -> None:
             await satellite.until(lambda node: node.see("C1").is_reachable, "it is back")
 
             assert satellite.reported(MembershipEventType.REMOVED) == []
-            assert told.calls == calls
+            assert recorder.calls == calls
 
 
 async def test_a_core_that_left_without_stopping_is_gone() -> None:
     async with running_cluster("S1 C1") as (satellite, core):
         locations, _ = await start(core, Role.CORE)
-        _, told = await start(satellite, Role.SATELLITE)
-        await told.until(location(core))
+        _, recorder = await start(satellite, Role.SATELLITE)
+        await recorder.until(location(core))
         await core.agent.stop()
-        await told.until()
+        await recorder.until()
 
         await locations.stop()
         assert not locations.statistics().is_registered
@@ -110,28 +110,28 @@ async def test_a_core_that_left_without_stopping_is_gone() -> None:
 async def test_what_was_told_stays_told_when_the_agent_stops() -> None:
     async with running_cluster("C1 C2") as (one, two):
         await start(two, Role.CORE)
-        locations, told = await start(one, Role.CORE)
-        await told.until(location(two))
+        locations, recorder = await start(one, Role.CORE)
+        await recorder.until(location(two))
         assert locations.statistics().is_connected
         await one.agent.stop()
         await eventually(lambda: not locations.statistics().is_connected, "it is over")
 
         assert not locations.statistics().is_registered
-        assert told.calls[-1] == by_name(location(two))
+        assert recorder.calls[-1] == by_name(location(two))
         await locations.stop()
 
 
 async def test_a_node_that_loses_its_name_is_no_core_any_more() -> None:
     async with running_cluster("C1 C2") as (one, two):
         await start(two, Role.CORE)
-        locations, told = await start(one, Role.CORE)
-        await told.until(location(two))
+        locations, recorder = await start(one, Role.CORE)
+        await recorder.until(location(two))
         one.agent._publish(NameConflictLost(Address("127.0.0.1", 1)))
         await eventually(lambda: not locations.statistics().is_connected, "it is over")
 
         assert not locations.statistics().is_registered
         assert "C1" in locations.statistics().last_error
-        assert told.calls[-1] == by_name(location(two))
+        assert recorder.calls[-1] == by_name(location(two))
         await locations.stop()
 
 
@@ -139,7 +139,7 @@ async def test_changes_that_came_too_fast_are_caught_up_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with running_cluster("S1 C1") as (satellite, core):
-        locations, told = await start(satellite, Role.SATELLITE)
+        locations, recorder = await start(satellite, Role.SATELLITE)
         monkeypatch.setattr(events, "_UNREAD_MAX", 1)
         for number in range(3):
             satellite.agent.set_properties({"number": str(number)})
@@ -148,7 +148,7 @@ async def test_changes_that_came_too_fast_are_caught_up_with(
         monkeypatch.undo()
 
         await start(core, Role.CORE)
-        await told.until(location(core))
+        await recorder.until(location(core))
         assert locations.statistics().is_connected
 
 
@@ -156,29 +156,29 @@ async def test_a_role_that_nobody_knows_is_skipped() -> None:
     async with running_cluster("S1 C1 C2") as (satellite, one, two):
         one.agent.set_properties({"cells.role": "hub"})
         await satellite.eventually(lambda node: node.see("C1").properties)
-        locations, told = await start(satellite, Role.SATELLITE)
+        locations, recorder = await start(satellite, Role.SATELLITE)
         assert locations.statistics().skipped == 1
         two.agent.set_properties({"cells.role": "core"})
-        await told.until(location(two))
+        await recorder.until(location(two))
         two.agent.set_properties({"cells.role": ""})
         await satellite.eventually(lambda node: node.see("C2").properties["cells.role"] == "")
         one.agent.set_properties({"cells.role": "core"})
-        await told.until(location(one), location(two))
+        await recorder.until(location(one), location(two))
         two.agent.set_properties({"cells.role": "satellite"})
-        await told.until(location(one))
+        await recorder.until(location(one))
 
 
 async def test_a_domain_is_its_member() -> None:
     async with running_node("C1") as node:
-        locations, told = MembershipCoreDiscovery(node.agent), Recorder()
+        locations, recorder = MembershipCoreDiscovery(node.agent), Recorder()
         with pytest.raises(ConfigError, match="must have the name of its member, 'C1'"):
-            await locations.start(DomainInfo("C2", Role.CORE), (node.address,), told)
+            await locations.start(DomainInfo("C2", Role.CORE), (node.address,), recorder)
         elsewhere = Address("127.0.0.1", 1)
         with pytest.raises(ConfigError, match="a core is dialed at the address of its member"):
-            await locations.start(DomainInfo("C1", Role.CORE), (node.address, elsewhere), told)
+            await locations.start(DomainInfo("C1", Role.CORE), (node.address, elsewhere), recorder)
         assert node.agent.local_member.properties == {}
-        await locations.start(DomainInfo("C1", Role.CORE), (node.address,), told)
-        assert told.calls == [{}]
+        await locations.start(DomainInfo("C1", Role.CORE), (node.address,), recorder)
+        assert recorder.calls == [{}]
 
 
 async def test_properties_that_have_no_room_for_a_core_are_refused() -> None:

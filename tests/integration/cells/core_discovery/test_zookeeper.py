@@ -26,7 +26,7 @@ class Running(NamedTuple):
     """A domain that has started, and what it was told."""
 
     locations: ZooKeeperCoreDiscovery
-    told: Recorder
+    recorder: Recorder
 
 
 async def start(
@@ -39,7 +39,7 @@ async def start(
     )
     role = Role.SATELLITE if core is None else Role.CORE
     endpoints, zone = (core.endpoints, core.zone) if core else ((), None)
-    await domain.locations.start(DomainInfo(name, role, zone), endpoints, domain.told)
+    await domain.locations.start(DomainInfo(name, role, zone), endpoints, domain.recorder)
     return domain
 
 
@@ -74,7 +74,7 @@ async def test_entry_is_as_documented(place: Place, cores: str, client: Any) -> 
     assert session is not None and stat.ephemeralOwner == session.id
     assert json.loads(client.get(f"{cores}/Kern-%C3%A4.1")[0]) == {"endpoints": ["127.0.0.1:7002"]}
     satellite = await start(place, "S1")
-    assert satellite.told.calls == [{"C1": C1, others.name: others}]
+    assert satellite.recorder.calls == [{"C1": C1, others.name: others}]
     await one.locations.stop()
     assert client.get_children(cores) == ["Kern-%C3%A4.1"], "withdrawn at once"
     await two.locations.stop()
@@ -87,11 +87,11 @@ async def test_satellite_writes_nothing(place: Place, cores: str, client: Any) -
     assert client.get_children(place.root) == []
 
     client.create(f"{cores}/C1", entry(C1), makepath=True)
-    await satellite.told.until(C1)
+    await satellite.recorder.until(C1)
     client.delete(f"{place.root}/{CLUSTER}", recursive=True)
-    await satellite.told.until()
+    await satellite.recorder.until()
     client.create(f"{cores}/C2", entry(C2), makepath=True)
-    await satellite.told.until(C2)
+    await satellite.recorder.until(C2)
     assert client.get_children(cores) == ["C2"]
     await satellite.locations.stop()
 
@@ -123,7 +123,7 @@ async def test_garbage_is_skipped_and_changes_nothing(
     client.create(f"{cores}/C1", entry(C1))
     satellite = await start(place, "S1")
     skipped = len(GARBAGE) + len(NO_DOMAINS)
-    assert satellite.told.calls == [{"C1": C1}]
+    assert satellite.recorder.calls == [{"C1": C1}]
     assert satellite.locations.statistics().skipped == skipped
     assert f"{cores}/" in caplog.text and " holds no address" in caplog.text
 
@@ -134,8 +134,8 @@ async def test_garbage_is_skipped_and_changes_nothing(
         client.set(f"{cores}/C1", garbage)
         await eventually(partial(has_skipped, skipped + number))
     client.create(f"{cores}/C2", entry(C2))
-    await satellite.told.until(C1, C2)
-    assert satellite.told.calls == [{"C1": C1}, {"C1": C1, "C2": C2}]
+    await satellite.recorder.until(C1, C2)
+    assert satellite.recorder.calls == [{"C1": C1}, {"C1": C1, "C2": C2}]
     await satellite.locations.stop()
 
 
@@ -146,7 +146,7 @@ async def test_entry_at_the_same_places_in_another_order_is_of_an_earlier_life(
         data = json.dumps({"endpoints": [*map(str, reversed(C1.endpoints))], "zone": "A"})
         earlier.create(f"{cores}/C1", data.encode(), ephemeral=True, makepath=True)
         core, satellite = await start(place, "C1", C1), await start(place, "S1")
-        await satellite.told.until(C1)
+        await satellite.recorder.until(C1)
         assert core.locations.statistics().conflicts == 0
     await core.locations.stop()
     await satellite.locations.stop()

@@ -88,7 +88,7 @@ async def test_server_down_at_the_start_is_used_when_it_is_there(kind: Kind, pla
     place.server.kill()
     both = [kind(place, "C1"), kind(place, "S1" if kind.has_watchers else "C2")]
     async with asyncio.timeout(DEADLINE_S):
-        await asyncio.gather(*(it.start() for it in both))
+        await asyncio.gather(*(registrant.start() for registrant in both))
     for registrant in both:
         assert registrant.calls == [frozenset()]
         assert not registrant.statistics.is_connected
@@ -120,7 +120,7 @@ async def test_stop_does_not_wait_for_a_server_that_hangs(kind: Kind, place: Pla
     async with running_trio(kind, place) as trio:
         place.server.pause()
         async with asyncio.timeout(DEADLINE_S):
-            await asyncio.gather(*(it.stop() for it in trio.all))
+            await asyncio.gather(*(registrant.stop() for registrant in trio.all))
         place.server.resume()
         with zookeeper_client(place.server) as client:
             path = kind.path(place.root)

@@ -25,11 +25,13 @@ def advertisement_of(tag: str, count: int = NAMES) -> RouteAdvertisement:
 
 
 def have_numbers(forged: ForgedDomain) -> list[int]:
-    return [it.number for it in forged.updates if isinstance(it, AdvertisementAck)]
+    return [update.number for update in forged.updates if isinstance(update, AdvertisementAck)]
 
 
 def routes_by(domain: CellDomain, peer: str) -> set[Route]:
-    return {it for it in domain.table if it.target.is_domain and it.target.domain == peer}
+    return {
+        route for route in domain.table if route.target.is_domain and route.target.domain == peer
+    }
 
 
 @pytest.mark.parametrize("role", Role)
@@ -78,7 +80,7 @@ async def test_the_latest_snapshot_counts_in_the_end(
             )
         await eventually(lambda: 40 in have_numbers(forged))
         assert len(have_numbers(forged)) < 10
-        names = {it.cell for it in routes_by(core, "X")}
+        names = {route.cell for route in routes_by(core, "X")}
         assert names == {f"n40-{number}" for number in range(count)}
 
 

@@ -251,7 +251,7 @@ async def test_a_flood_is_refused_and_others_get_in() -> None:
                 asyncio.ensure_future(domains["S1"].call("slow@C1", b"%d" % n)) for n in range(20)
             ]
             await eventually(lambda: len(domains["C1"]._runner("slow").mailbox) == 70)
-            refused = {it.in_reply_to for it in forged.envelopes}
+            refused = {envelope.in_reply_to for envelope in forged.envelopes}
             assert refused == set(ids[51:])
             assert (await forged.failure_of(ids[-1])).code == CellBusyError.code
             gate.open()

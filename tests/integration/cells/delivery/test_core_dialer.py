@@ -46,7 +46,7 @@ def at(name: str, *endpoints: Address) -> dict[str, CoreLocation]:
 async def test_of_two_cores_one_dials(own: str, role: Role, dialed: set[str]) -> None:
     async with lonely(own, role) as domain:
         domain.dialer.set_cores(at("A", NOWHERE) | at("Z", NOWHERE))
-        assert {it for it in ("A", "Z") if domain.dialer.should_dial(it)} == dialed
+        assert {name for name in ("A", "Z") if domain.dialer.should_dial(name)} == dialed
         await eventually(lambda: set(domain.dialer.failures) == dialed)
 
 
@@ -54,7 +54,7 @@ async def test_cores_are_connected_once() -> None:
     async with Domains(3, 0) as domains:
         for name in domains.by_name:
             assert set(domains[name].links.by_domain) == set(domains.by_name) - {name}
-        opened = [it.statistics().connections_opened for it in domains.services.values()]
+        opened = [service.statistics().connections_opened for service in domains.services.values()]
         assert opened == [0, 1, 2]
 
 

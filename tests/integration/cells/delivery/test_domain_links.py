@@ -19,11 +19,11 @@ async def test_round_trips_are_measured_and_traffic_is_counted() -> None:
     async with Domains(1, 2) as domains:
         domains["S2"].add_function("echo", Inbox())
         links = [link_of(domains["S1"], "C1"), link_of(domains["C1"], "S1")]
-        before = [it.statistics() for it in links]
+        before = [link.statistics() for link in links]
         for _ in range(10):
             await domains["S1"].call("echo@S2", b"x")
-        await eventually(lambda: all(it.statistics().round_trip_s is not None for it in links))
-        own, core = (it.statistics() for it in links)
+        await eventually(lambda: all(link.statistics().round_trip_s is not None for link in links))
+        own, core = (link.statistics() for link in links)
         assert own.sent - before[0].sent == core.received - before[1].received == 10
         assert own.received - before[0].received == core.sent - before[1].sent == 10
         assert (own.waiting, own.refused, own.malformed) == (0, 0, 0)
@@ -34,9 +34,9 @@ async def test_round_trips_are_measured_and_traffic_is_counted() -> None:
 async def test_tunnels_are_cells_that_say_what_they_are() -> None:
     async with Domains(1, 1) as domains:
         assert "tunnel-C1" in domains["S1"].cells
-        told = await domains["S1"].run_command("tunnel-C1", "info")
-        assert "tunnel to core C1" in told
-        assert str(domains.services["C1"].address.port) in told
+        info = await domains["S1"].run_command("tunnel-C1", "info")
+        assert "tunnel to core C1" in info
+        assert str(domains.services["C1"].address.port) in info
 
 
 # What goes straight on, from one tunnel to another.
@@ -98,10 +98,10 @@ async def test_what_goes_straight_on_keeps_everything_the_sender_told() -> None:
             await domains["S1"].call(
                 "sink@S2", {"n": n}, session=f"s{n}", headers={"n": str(n)}, timeout=5 + n
             )
-        assert [it.body for it in inbox.messages] == [{"n": n} for n in range(5)]
-        assert [it.session for it in inbox.messages] == [f"s{n}" for n in range(5)]
-        assert [it.headers for it in inbox.messages] == [{"n": str(n)} for n in range(5)]
-        assert {str(it.path) for it in inbox.messages} == {"System@S1:*@S1:*@C1"}
+        assert [message.body for message in inbox.messages] == [{"n": n} for n in range(5)]
+        assert [message.session for message in inbox.messages] == [f"s{n}" for n in range(5)]
+        assert [message.headers for message in inbox.messages] == [{"n": str(n)} for n in range(5)]
+        assert {str(message.path) for message in inbox.messages} == {"System@S1:*@S1:*@C1"}
 
 
 async def test_what_goes_straight_on_does_not_overtake_what_waits() -> None:
@@ -135,8 +135,10 @@ async def test_more_routes_than_are_remembered_are_all_followed(
             forged.send("sink@S1", b"%d" % n, source=forged.path(f"p{n}"))
             if n % 500 == 0:
                 await asyncio.sleep(0)
-        await eventually(lambda: sum(it.subject == MESSAGE for it in forged.requests) == count)
-        assert all(it.kind is MessageKind.REPLY for it in forged.envelopes)
+        await eventually(
+            lambda: sum(request.subject == MESSAGE for request in forged.requests) == count
+        )
+        assert all(envelope.kind is MessageKind.REPLY for envelope in forged.envelopes)
         assert inbox.payloads == [b"%d" % n for n in range(count)]
 
 
@@ -149,8 +151,10 @@ async def test_news_that_are_not_acknowledged_come_again_and_then_no_more() -> N
         core.add_function("worker", Inbox(), consume=["work"])
 
         def snapshots() -> list[AdvertisementUpdate]:
-            told = [it for it in forged.updates if isinstance(it, AdvertisementUpdate)]
-            return [it for it in told if it.advertisement.queues == ("work",)]
+            updates = [
+                update for update in forged.updates if isinstance(update, AdvertisementUpdate)
+            ]
+            return [update for update in updates if update.advertisement.queues == ("work",)]
 
         await eventually(lambda: len(snapshots()) >= 2)
         assert await core.wait_routes_acknowledged(0.05) is False
@@ -185,8 +189,8 @@ async def test_many_changes_within_a_turn_are_told_as_one() -> None:
         for n in range(200):
             core.add_function(f"worker-{n}", Inbox(), consume=[f"work-{n}"])
         await eventually(lambda: len(forged.updates) > before)
-        told = forged.updates[before]
-        assert isinstance(told, AdvertisementUpdate) and len(told.advertisement.queues) == 200
+        update = forged.updates[before]
+        assert isinstance(update, AdvertisementUpdate) and len(update.advertisement.queues) == 200
 
 
 async def test_a_cell_called_while_it_starts_to_be_offered_elsewhere() -> None:

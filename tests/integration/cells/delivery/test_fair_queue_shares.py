@@ -48,7 +48,7 @@ async def test_a_peer_that_makes_domains_up_has_one_share(role: Role, room: dict
                 asyncio.ensure_future(domains["S1"].call("slow@C1", b"%d" % n)) for n in range(5)
             ]
             await eventually(
-                lambda: len(runner.mailbox) == held + 5 or any(it.done() for it in calls)
+                lambda: len(runner.mailbox) == held + 5 or any(call.done() for call in calls)
             )
             gate.open()
             assert await asyncio.gather(*calls) == [b"%d" % n for n in range(5)]
@@ -85,7 +85,9 @@ async def test_replies_need_a_place_in_a_tunnel_but_no_share() -> None:
         await domains["S1"].call("echo@S2", b"so that the way is known")
         link.tunnel.can_send = False
         payloads = [b"%d" % n for n in range(9)]
-        calls = [asyncio.ensure_future(domains["S1"].call("echo@S2", it)) for it in payloads]
+        calls = [
+            asyncio.ensure_future(domains["S1"].call("echo@S2", payload)) for payload in payloads
+        ]
         await eventually(
             lambda: link.statistics().waiting + domains["C1"].statistics().refused == 9
         )
@@ -109,8 +111,8 @@ async def test_messages_without_a_payload_do_not_wait_without_bounds() -> None:
         for _ in range(50):
             forged.send("echo@S1", headers=headers, wants_reply=False)
         await eventually(lambda: link.statistics().waiting + link.statistics().refused == 50)
-        told = link.statistics()
-        assert 8_000 * told.waiting < told.waiting_bytes <= bytes_max
+        statistics = link.statistics()
+        assert 8_000 * statistics.waiting < statistics.waiting_bytes <= bytes_max
         link.tunnel.can_send = True
         link.on_writable()
-        await eventually(lambda: len(inbox.messages) == told.waiting)
+        await eventually(lambda: len(inbox.messages) == statistics.waiting)

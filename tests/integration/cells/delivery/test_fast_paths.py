@@ -25,7 +25,7 @@ CALLS = 5
 
 def ways_of(domain: CellDomain, peer: str) -> list[type]:
     """The sorts of short ways that a domain remembers for what a peer sends."""
-    return [type(it) for it in link_of(domain, peer)._fast_paths.values()]
+    return [type(path) for path in link_of(domain, peer)._fast_paths.values()]
 
 
 def answer_value(message: CellMessage) -> object:
@@ -107,9 +107,9 @@ async def test_what_is_counted_is_the_same() -> None:
         domains["S2"].add_function("cell", Inbox())
         counted = []
         for _ in range(3):
-            before = [(it.delivered, it.forwarded) for it in statistics_of(domains)]
+            before = [(counts.delivered, counts.forwarded) for counts in statistics_of(domains)]
             await domains["S1"].call("cell@S2", b"x")
-            after = [(it.delivered, it.forwarded) for it in statistics_of(domains)]
+            after = [(counts.delivered, counts.forwarded) for counts in statistics_of(domains)]
             counted.append([(b[0] - a[0], b[1] - a[1]) for a, b in zip(before, after, strict=True)])
         assert counted[0] == counted[1] == counted[2]
 
@@ -189,8 +189,8 @@ async def test_one_way_messages_take_the_short_way(destination: str) -> None:
             await domains["S1"].send(destination, b"%d" % n)
         await eventually(lambda: len(inbox.messages) == CALLS)
         assert inbox.payloads == [b"%d" % n for n in range(CALLS)]
-        assert len({it.route_name for it in inbox.messages}) == 1
-        assert not any(it.wants_reply for it in inbox.messages)
+        assert len({message.route_name for message in inbox.messages}) == 1
+        assert not any(message.wants_reply for message in inbox.messages)
         route = destination.encode()
         assert type(way_of(domains["C1"], "S1", route)) is ForwardFastPath
         assert type(way_of(domains["S2"], "C1", route)) is DeliverFastPath
@@ -209,7 +209,9 @@ async def test_one_way_messages_fail_alike() -> None:
 
 
 def has_news(inbox: Inbox, expected: list[bytes]) -> bool:
-    return [it.payload for it in inbox.messages if it.route_name == "news"] == expected
+    return [
+        message.payload for message in inbox.messages if message.route_name == "news"
+    ] == expected
 
 
 async def test_that_there_is_no_short_way_is_remembered() -> None:
@@ -244,7 +246,7 @@ async def test_a_change_leaves_other_short_ways_alone() -> None:
         domains["S2"].add_function("cell", Inbox())
         for _ in range(2):
             await domains["S1"].call("cell@S2", b"x")
-        kept = [
+        unaffected = [
             domains["S1"]._call_routes["cell@S2"],
             way_of(domains["C1"], "S1", b"cell@S2"),
             way_of(domains["S2"], "C1", b"cell@S2"),
@@ -255,7 +257,7 @@ async def test_a_change_leaves_other_short_ways_alone() -> None:
         await domains["S2"].wait_routes_acknowledged()
         await cut(domains["S3"], "C1")
         assert await domains["S1"].call("cell@S2", b"x") == b"x"
-        assert kept == [
+        assert unaffected == [
             domains["S1"]._call_routes["cell@S2"],
             way_of(domains["C1"], "S1", b"cell@S2"),
             way_of(domains["S2"], "C1", b"cell@S2"),
@@ -272,5 +274,5 @@ async def test_calls_of_cells_take_short_ways_of_their_own() -> None:
         for _ in range(CALLS):
             for caller in callers:
                 assert await caller.call("cell@S2", b"x") == b"x"
-        assert [str(it.sender) for it in inbox.messages] == ["one@S1", "two@S1"] * CALLS
+        assert [str(message.sender) for message in inbox.messages] == ["one@S1", "two@S1"] * CALLS
         assert len(domains["S1"]._call_routes) == 2

@@ -53,15 +53,15 @@ async def test_there_and_back_again(path: str) -> None:
             payload = b"%d" % n
             assert await domains["S1"].call(path, payload, timeout=3) == payload
         assert inbox.payloads == [b"0", b"1", b"2"]
-        visited = [it for it in path.split(":") if it.startswith("relay@")]
+        visited = [address for address in path.split(":") if address.startswith("relay@")]
         assert [name for name, relay in relays.items() if relay.relayed] == sorted(
-            {it.partition("@")[2] for it in visited}
+            {address.partition("@")[2] for address in visited}
         )
         # A domain on the path is one that sends on as well, unless it sent the message itself.
-        senders = [it.replace("*@", "System@") for it in path.split(":")[:-1]]
+        senders = [address.replace("*@", "System@") for address in path.split(":")[:-1]]
         cells = [str(hop) for hop in inbox.messages[0].path.hops if not hop.is_domain]
         own = {"*@S1:target@S2": "System@S1", "*@S2:target": "System@S2"}.get(path)
-        assert cells == ["System@S1", *(it for it in senders if it != own)]
+        assert cells == ["System@S1", *(address for address in senders if address != own)]
         assert str(inbox.messages[0].sender) == cells[-1]
 
 

@@ -38,11 +38,17 @@ async def test_old_news_change_nothing() -> None:
         forged.send_update(AdvertisementUpdate(own, 5, RouteAdvertisement.of(["new"])))
         forged.send_update(AdvertisementUpdate(own, 4, RouteAdvertisement.of(["old"])))
         forged.send_update(AdvertisementQuery())
-        await eventually(lambda: any(isinstance(it, AdvertisementAck) for it in forged.updates))
+        await eventually(
+            lambda: any(isinstance(update, AdvertisementAck) for update in forged.updates)
+        )
         forged.send_update(AdvertisementUpdate(own, 4, RouteAdvertisement.of(["old"])))
         forged.send_update(AdvertisementQuery())
-        await eventually(lambda: sum(isinstance(it, AdvertisementAck) for it in forged.updates) > 1)
-        assert {it.number for it in forged.updates if isinstance(it, AdvertisementAck)} == {5}
+        await eventually(
+            lambda: sum(isinstance(update, AdvertisementAck) for update in forged.updates) > 1
+        )
+        assert {
+            update.number for update in forged.updates if isinstance(update, AdvertisementAck)
+        } == {5}
         assert domains["C1"].table.queues("new") and not domains["C1"].table.queues("old")
 
 
@@ -57,7 +63,7 @@ async def test_acknowledgements_of_what_was_never_sent_do_not_stop_the_sender() 
         ):
             forged.send_update(ack)
         domains["C1"].add_function("new", Inbox(), consume=["work"])
-        await eventually(lambda: any(_offers(it, "work") for it in forged.updates))
+        await eventually(lambda: any(_offers(update, "work") for update in forged.updates))
         await eventually(lambda: domains["S1"].table.queues("work"))
 
 
@@ -79,7 +85,9 @@ async def test_news_that_break_the_rules_of_names_are_dropped() -> None:
             assert old in good
             forged.send_encoded(good.replace(old, new), ROUTES)
         await eventually(lambda: domains["C1"].statistics().malformed == 3)
-        assert "X" not in {it.target.domain for it in domains["C1"].table if it.cell != "*"}
+        assert "X" not in {
+            route.target.domain for route in domains["C1"].table if route.cell != "*"
+        }
 
 
 async def test_a_satellite_cannot_claim_the_way_to_others() -> None:
@@ -93,7 +101,7 @@ async def test_a_satellite_cannot_claim_the_way_to_others() -> None:
         )
         await eventually(lambda: domains["C1"].table.queues("work"))
         for name in ("S1", "S2", "S9"):
-            targets = {it.target for it in domains["C1"].table.domains(name)}
+            targets = {route.target for route in domains["C1"].table.domains(name)}
             assert CellAddress.of_domain("X") not in targets
         with pytest.raises(NoRouteError):
             await domains["C1"].call("a@S9", wait=False)
@@ -137,7 +145,8 @@ async def test_a_core_that_is_about_to_stop_is_left() -> None:
         await eventually(lambda: len(domains["S1"].table.defaults()) == 1)
         await eventually(
             lambda: any(
-                isinstance(it, AdvertisementAck) and it.acknowledges_shutdown for it in core.updates
+                isinstance(update, AdvertisementAck) and update.acknowledges_shutdown
+                for update in core.updates
             )
         )
         # It can still be asked for what only it has.

@@ -209,7 +209,7 @@ async def test_news_too_large_for_a_peer_do_not_keep_others_from_them() -> None:
         names = [f"queue-{n}-{'x' * 50}" for n in range(3_000)]
         domains["C1"].add_function("many", Inbox(), consume=names)
         await eventually(
-            lambda: all(len(domains[it].table.queues(names[0])) for it in ("S2", "S3"))
+            lambda: all(len(domains[name].table.queues(names[0])) for name in ("S2", "S3"))
         )
         # There are other ways than to know of the queue.
         assert await domains["S1"].call(names[0], b"x", timeout=5) == b"x"

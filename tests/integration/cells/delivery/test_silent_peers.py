@@ -121,9 +121,11 @@ async def test_news_of_routes_pass_what_waits() -> None:
         await eventually(lambda: domains["S1"].table.queues("new"))
         assert link.statistics().waiting > 300
         transport.resume_reading()
-        await eventually(lambda: sum(it.payload == b"last" for it in forged.envelopes) == 300)
+        await eventually(
+            lambda: sum(envelope.payload == b"last" for envelope in forged.envelopes) == 300
+        )
 
-        subjects = [it.subject for it in forged.requests]
+        subjects = [request.subject for request in forged.requests]
         news = len(subjects) - subjects[::-1].index(ROUTES) - 1
         assert isinstance(forged.updates[-1], AdvertisementUpdate)
         assert forged.updates[-1].advertisement.queues == ("new",)

@@ -41,7 +41,7 @@ async def intruder(
 
 
 def domains_of(messages: Iterable[object]) -> set[str]:
-    return {it.sender.domain for it in messages}  # type: ignore[attr-defined]
+    return {message.sender.domain for message in messages}  # type: ignore[attr-defined]
 
 
 OF_OTHERS = [
@@ -139,7 +139,7 @@ async def test_a_core_brings_messages_of_domains_that_only_it_knows() -> None:
         for source in ("p@S9:*@S9:*@C9", "p@S8:*@S8:*@C8:*@C9", "p@C9:*@C9"):
             other.send("echo@C1", source=CellPath.parse(source))
         await eventually(lambda: len(inbox.messages) == 3)
-        assert [str(it.sender) for it in inbox.messages] == ["p@S9", "p@S8", "p@C9"]
+        assert [str(message.sender) for message in inbox.messages] == ["p@S9", "p@S8", "p@C9"]
 
 
 async def test_what_a_satellite_sends_by_another_core_is_believed() -> None:
@@ -162,8 +162,8 @@ async def test_what_a_satellite_sends_by_another_core_is_believed() -> None:
 
         source = CellPath.parse("p@S9:*@S9:*@C2")
         # A satellite of an older version does not tell.
-        told = [(), ("C1", "C2"), ("C1",)]
-        for number, cores in enumerate(told):
+        paths = [(), ("C1", "C2"), ("C1",)]
+        for number, cores in enumerate(paths):
             await advertise(number + 1, *cores)
             core.send("echo@C1", b"%d" % number, source=source)
             await eventually(partial(has_come, inbox, number + 1))

@@ -69,8 +69,8 @@ async def test_messages_that_nobody_waits_for_find_the_way_too() -> None:
         for n in range(COUNT):
             await domains["S2"].send(f"cell-{n}@S1", b"cell")
             await domains["S2"].send(f"work-S1-{n}", b"queue")
-        await eventually(lambda: sum(len(it.messages) for it in inboxes) == 2 * COUNT)
-        assert all(sorted(it.payloads) == [b"cell", b"queue"] for it in inboxes)
+        await eventually(lambda: sum(len(inbox.messages) for inbox in inboxes) == 2 * COUNT)
+        assert all(sorted(inbox.payloads) == [b"cell", b"queue"] for inbox in inboxes)
         # About half of the names lead to C2 first.
         assert domains["S2"].statistics().resent > 0
 
@@ -95,7 +95,7 @@ async def test_messages_that_wait_for_a_tunnel_go_another_way_when_it_breaks() -
         sender = domains["S1"]
         await sender.dialer.close()
         await sender.call("sink@S2", b"which way")
-        [used] = [it for it in ("C1", "C2") if link_of(sender, it).statistics().sent]
+        [used] = [core for core in ("C1", "C2") if link_of(sender, core).statistics().sent]
         link = link_of(sender, used)
         # The tunnel takes no more, as if its socket were full.
         link.tunnel.can_send = False
@@ -143,7 +143,7 @@ async def test_when_a_tunnel_is_full_the_next_one_takes_more() -> None:
         domains["S2"].add_function("sink", inbox)
         sender = domains["S1"]
         await sender.call("sink@S2", b"which way")
-        [used] = [it for it in ("C1", "C2") if link_of(sender, it).statistics().sent]
+        [used] = [core for core in ("C1", "C2") if link_of(sender, core).statistics().sent]
         full = link_of(sender, used)
         full.tunnel.can_send = False
         for n in range(30):
@@ -155,7 +155,7 @@ async def test_when_a_tunnel_is_full_the_next_one_takes_more() -> None:
         with pytest.raises(CellBusyError):
             for _ in range(30):
                 await sender.send("sink@S2", b"never")
-        taken = sum(it.statistics().waiting for it in sender.links.by_domain.values())
+        taken = sum(link.statistics().waiting for link in sender.links.by_domain.values())
         for link in sender.links.by_domain.values():
             link.tunnel.can_send = True
             link.on_writable()

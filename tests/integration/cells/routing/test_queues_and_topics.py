@@ -30,18 +30,18 @@ async def test_each_message_of_a_queue_is_for_one_consumer() -> None:
         payloads = [b"%d" % n for n in range(200)]
         for n, payload in enumerate(payloads):
             await domains[f"S{n % 4 + 1}"].send("work", payload)
-        await eventually(lambda: sum(len(it.messages) for it in inboxes) >= 200)
+        await eventually(lambda: sum(len(inbox.messages) for inbox in inboxes) >= 200)
         # What came twice would have come before an answer by the same ways.
         for name in domains.by_name:
             await domains[name].call("one@C1", b"last")
             await domains[name].call("one@S1", b"last")
             await domains[name].call("one@S2", b"last")
         for inbox in inboxes:
-            inbox.messages = [it for it in inbox.messages if it.payload != b"last"]
-        everything = [it for inbox in inboxes for it in inbox.messages]
-        assert Counter(it.payload for it in everything) == Counter(payloads)
+            inbox.messages = [message for message in inbox.messages if message.payload != b"last"]
+        everything = [message for inbox in inboxes for message in inbox.messages]
+        assert Counter(message.payload for message in everything) == Counter(payloads)
         assert names_of(everything) == ["work"] * 200
-        assert all(len(it.messages) > 10 for it in inboxes)
+        assert all(len(inbox.messages) > 10 for inbox in inboxes)
 
 
 async def test_each_publication_reaches_every_subscriber_once() -> None:
@@ -55,15 +55,17 @@ async def test_each_publication_reaches_every_subscriber_once() -> None:
             domains[name].publish("news", name.encode())
         everything = sorted(name.encode() for name in domains.by_name)
         listening = [*inboxes.values(), second]
-        await eventually(lambda: all(len(it.messages) >= len(everything) for it in listening))
+        await eventually(lambda: all(len(inbox.messages) >= len(everything) for inbox in listening))
         # What came twice would have come before a second publication of everybody.
         for name in domains.by_name:
             domains[name].publish("news", b"again")
         await eventually(
-            lambda: all(it.payloads.count(b"again") == len(everything) for it in listening)
+            lambda: all(inbox.payloads.count(b"again") == len(everything) for inbox in listening)
         )
         for inbox in listening:
-            assert sorted(it for it in inbox.payloads if it != b"again") == everything
+            assert (
+                sorted(payload for payload in inbox.payloads if payload != b"again") == everything
+            )
             assert set(names_of(inbox.messages)) == {"news"}
 
 
@@ -167,7 +169,7 @@ async def test_a_subscriber_can_stop_and_begin_again() -> None:
             domains["S1"].publish("news", b"%d" % n)
             await domains["S1"].call("listener@S2", b"after")
         await eventually(lambda: len(inbox.messages) == 6)
-        assert [it for it in inbox.payloads if it != b"after"] == [b"0", b"2"]
+        assert [payload for payload in inbox.payloads if payload != b"after"] == [b"0", b"2"]
 
 
 async def test_changes_that_cannot_be_are_refused() -> None:

@@ -26,7 +26,7 @@ async def test_route_by_a_cell_that_is_no_tunnel_is_refused() -> None:
         core.add_function("echo", Inbox())
         table = core.table
         for route in (*ROUTES, Route.default(ECHO)):
-            for reject in (core.check_route, lambda it: core.change_routes(added=[it])):
+            for reject in (core.check_route, lambda route: core.change_routes(added=[route])):
                 with pytest.raises(CellNotFoundError, match="echo@C1 is no tunnel"):
                     reject(route)
             line = f"route add -type={route.type.value} '{route.destination}' echo@C1"
@@ -71,40 +71,40 @@ async def test_message_that_finds_no_tunnel_is_answered_and_harms_no_tunnel() ->
 
 async def test_a_listener_that_raises_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with Domains(2, 1) as domains:
-        core, told = domains["C1"], []
+        core, sizes = domains["C1"], []
 
         def fail() -> None:
             raise RuntimeError("a listener of the user")
 
         core.on_routes_changed(fail)
-        core.on_routes_changed(lambda: told.append(len(core.table)))
+        core.on_routes_changed(lambda: sizes.append(len(core.table)))
         domains["S1"].add_function("worker", Inbox(), consume=["early"])
         await eventually(lambda: core.table.queues("early"))
-        assert told == [len(core.table)]
+        assert sizes == [len(core.table)]
         core.add_function("worker", Inbox(), consume=["late"])
         assert await core.wait_routes_acknowledged()
         assert domains["C2"].table.queues("late")
-        assert len(told) == 2
+        assert len(sizes) == 2
         assert "C1: a callback of on_routes_changed failed" in caplog.text
 
 
 async def test_a_listener_hears_nothing_once_it_has_gone() -> None:
     async with Domains(1, 0) as domains:
-        core, told = domains["C1"], list[str]()
-        leave = core.on_routes_changed(lambda: told.append("leaves"))
+        core, events = domains["C1"], list[str]()
+        leave = core.on_routes_changed(lambda: events.append("leaves"))
 
         def hear_once() -> None:
-            told.append("once")
+            events.append("once")
             leave_at_once()
 
         leave_at_once = core.on_routes_changed(hear_once)
-        core.on_routes_changed(lambda: told.append("stays"))
+        core.on_routes_changed(lambda: events.append("stays"))
         core.add_function("a", Inbox(), consume=["a"])
-        assert told == ["leaves", "once", "stays"]
+        assert events == ["leaves", "once", "stays"]
         leave()
         leave()
         core.consume("a", "b")
-        assert told[3:] == ["stays"]
+        assert events[3:] == ["stays"]
 
 
 # How much a domain may offer.

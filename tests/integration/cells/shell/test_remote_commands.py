@@ -119,7 +119,7 @@ async def test_commands_of_others_are_answered_as_far_as_it_is_allowed(
                 else:
                     await is_refused(domains["S1"], cell, line)
         for cell, line in CHANGING:
-            for path in (cell, *(it.format(cell) for it in BYPASSES)):
+            for path in (cell, *(bypass.format(cell) for bypass in BYPASSES)):
                 with subtests.test(path=path, line=line):
                     await is_refused(domains["S1"], path, line)
         await is_refused(domains["S1"], "manager", "kill till")

@@ -42,7 +42,7 @@ async def test_what_peers_offer() -> None:
         full = await domains["S1"].run_command("RoutingMgr@C1", "ls S2")
         offered = re.split(r"TYPE +NAME\n", full)[1]
         assert [" ".join(line.split()) for line in offered.splitlines()] == [
-            *(f"queue {it}" for it in queues),
+            *(f"queue {name}" for name in queues),
             "topic t",
             "tunnel to C1",
             "tunnel to C2",
@@ -192,7 +192,9 @@ async def test_cores_that_nobody_told_of() -> None:
 async def test_cores_that_are_told_of_no_more() -> None:
     async with Domains(2, 1) as domains:
         dialer = domains["S1"].dialer
-        dialer.set_cores({name: it for name, it in dialer.cores.items() if name != "C2"})
+        dialer.set_cores(
+            {name: location for name, location in dialer.cores.items() if name != "C2"}
+        )
         c1, c2 = await rows(domains["S1"], "lm", "ls")
         assert c1[-1] == "ok"
         assert c2[2] == "yes"
@@ -202,7 +204,11 @@ async def test_cores_that_are_told_of_no_more() -> None:
 async def test_how_the_search_goes() -> None:
     async with Domains(1, 1) as domains:
         text = await domains["S1"].run_command("lm@C1", "info")
-        told = dict(re.findall(r"^([\w ]+): +(.*)$", text, re.MULTILINE))
-        assert told["source"] == "StaticCoreDiscovery"
-        assert (told["is connected"], told["is registered"], told["cores"]) == ("yes", "yes", "0")
-        assert told["last error"] == "-"
+        fields = dict(re.findall(r"^([\w ]+): +(.*)$", text, re.MULTILINE))
+        assert fields["source"] == "StaticCoreDiscovery"
+        assert (fields["is connected"], fields["is registered"], fields["cores"]) == (
+            "yes",
+            "yes",
+            "0",
+        )
+        assert fields["last error"] == "-"

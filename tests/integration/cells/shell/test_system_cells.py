@@ -245,9 +245,9 @@ async def test_a_killed_cell_is_gone_when_the_answer_comes(domains: Domains) -> 
 
 async def test_cells_of_the_domain_itself_stay(domains: Domains) -> None:
     for cell in ("System", "RoutingMgr", "lm"):
-        told = f"{cell} is a built-in cell and cannot be"
-        assert await refusal(domains, f"kill {cell}") == f"{told} killed"
-        assert await refusal(domains, f"drain {cell}") == f"{told} drained"
+        refused = f"{cell} is a built-in cell and cannot be"
+        assert await refusal(domains, f"kill {cell}") == f"{refused} killed"
+        assert await refusal(domains, f"drain {cell}") == f"{refused} drained"
         assert cell in domains["S2"].cells
         with pytest.raises(RemoteHandlerError, match="accepts commands only; try 'help'"):
             await domains["S1"].call(f"{cell}@S2", "hello")
@@ -294,7 +294,7 @@ async def test_nothing_is_left_behind_in_logging() -> None:
     logger = logging.getLogger("postroad")
     level, handlers = logger.level, list(logger.handlers)
     async with Domains(1, 1) as domains:
-        (pinboard,) = [it for it in logger.handlers if it not in handlers]
+        (pinboard,) = [handler for handler in logger.handlers if handler not in handlers]
         assert isinstance(pinboard, LogBuffer)
         await domains["S1"].run_command("System@C1", "log set error")
         assert logger.level == logging.ERROR

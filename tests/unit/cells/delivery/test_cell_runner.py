@@ -65,7 +65,7 @@ async def test_calls_and_messages_share_one_order() -> None:
             shop.send_nowait("a", payload)
     answers = await asyncio.gather(*calls)
 
-    assert answers == [it for it in PAYLOADS if it[0] % 3]
+    assert answers == [payload for payload in PAYLOADS if payload[0] % 3]
     expected = [(what, payload) for payload in PAYLOADS for what in ("begin", "end")]
     assert handler.log == expected
 
@@ -168,7 +168,7 @@ async def test_two_handlers_that_send_to_each_other_are_not_called_within_each_o
 
     runners = [shop.add("a", make("a", "b")), shop.add("b", make("b", "a"))]
     shop.send_nowait("a", b"")
-    await eventually(lambda: all(it.is_idle for it in runners) and len(log) >= 40)
+    await eventually(lambda: all(runner.is_idle for runner in runners) and len(log) >= 40)
     assert all(log[i].split()[0] == log[i + 1].split()[0] for i in range(0, len(log), 2))
 
 
@@ -262,15 +262,17 @@ async def test_a_peer_that_floods_leaves_room_for_others() -> None:
     quiet = [shop.arrive("a@S1", b"quiet", peer="C2") for _ in range(5)]
     shop.send_nowait("a", b"own")
 
-    failures = [it for dock in docks.values() for it in dock.failures()]
-    assert [it.code for it in failures] == [CellBusyError.code] * 166
-    refused = {it.in_reply_to for dock in docks.values() for it in dock.envelopes}
-    assert refused == {it.id for it in flood[34:]}
+    failures = [failure for dock in docks.values() for failure in dock.failures()]
+    assert [failure.code for failure in failures] == [CellBusyError.code] * 166
+    refused = {envelope.in_reply_to for dock in docks.values() for envelope in dock.envelopes}
+    assert refused == {envelope.id for envelope in flood[34:]}
     gate.open()
     await runner.wait_idle()
     assert gate.finished == [b"working", *[b"flood"] * 34, *[b"quiet"] * 5, b"own"]
-    replies = {it.in_reply_to for dock in docks.values() for it in dock.envelopes} - refused
-    assert replies == {it.id for it in [*flood[:34], *quiet]}
+    replies = {
+        envelope.in_reply_to for dock in docks.values() for envelope in dock.envelopes
+    } - refused
+    assert replies == {envelope.id for envelope in [*flood[:34], *quiet]}
 
 
 async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
@@ -285,7 +287,7 @@ async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
     gate.open()
     await runner.wait_idle()
     assert gate.finished == [b"working", b"patient", b"for ever"]
-    by_answer = {it.in_reply_to: it for it in dock.envelopes}
+    by_answer = {envelope.in_reply_to: envelope for envelope in dock.envelopes}
     assert by_answer.keys() == {late.id, patient.id, for_ever.id}
     [failure] = dock.failures()
     assert failure.code == MessageExpiredError.code
@@ -302,7 +304,7 @@ async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
     gate.open()
     await runner.wait_idle()
     assert gate.finished == [b"working"]
-    assert [it.code for it in dock.failures()] == [MessageExpiredError.code] * 2
+    assert [failure.code for failure in dock.failures()] == [MessageExpiredError.code] * 2
 
 
 async def test_the_way_back_needs_time_too() -> None:
@@ -320,7 +322,7 @@ async def test_the_way_back_needs_time_too() -> None:
     await runner.wait_idle()
 
     assert gate.finished == [b"working", b"in time"]
-    assert [it.code for it in dock.failures()] == [MessageExpiredError.code]
+    assert [failure.code for failure in dock.failures()] == [MessageExpiredError.code]
 
 
 async def test_end_refuses_what_waits_and_cancels_what_is_worked_on() -> None:
@@ -334,8 +336,10 @@ async def test_end_refuses_what_waits_and_cancels_what_is_worked_on() -> None:
 
     assert gate.begun == PAYLOADS[:1]
     assert (gate.finished, gate.cancelled) == ([], 1)
-    assert {it.in_reply_to for it in dock.envelopes} == {it.id for it in requests}
-    assert sorted("stopped" in it.text for it in dock.failures()) == [False, True, True]
+    assert {envelope.in_reply_to for envelope in dock.envelopes} == {
+        request.id for request in requests
+    }
+    assert sorted("stopped" in failure.text for failure in dock.failures()) == [False, True, True]
 
 
 async def test_idle_is_told_to_everybody_who_waits() -> None:
@@ -347,7 +351,7 @@ async def test_idle_is_told_to_everybody_who_waits() -> None:
     await eventually(lambda: gate.begun)
     waiting[0].cancel()
     await asyncio.sleep(0)
-    assert not any(it.done() for it in waiting[1:])
+    assert not any(call.done() for call in waiting[1:])
 
     gate.open()
     async with asyncio.timeout(DEADLINE_S):

@@ -124,9 +124,11 @@ async def test_a_caller_elsewhere_is_told(
     await runner.wait_idle()
     await asyncio.sleep(0)
 
-    assert [it.in_reply_to for it in dock.envelopes] == [it.id for it in requests]
-    assert [it.is_handler_error for it in dock.failures()] == [True, True]
-    assert {it.code for it in dock.failures()} == {code}
+    assert [envelope.in_reply_to for envelope in dock.envelopes] == [
+        request.id for request in requests
+    ]
+    assert [failure.is_handler_error for failure in dock.failures()] == [True, True]
+    assert {failure.code for failure in dock.failures()} == {code}
 
 
 @pytest.mark.parametrize("make", [make for make, *_ in FAILURES])
@@ -153,8 +155,8 @@ async def test_a_payload_that_cannot_be_read_is_the_callers_fault() -> None:
     dock = shop.connect("C1")
     shop.arrive("a@S1", b"\xff", content_type="text")
     shop.arrive("a@S1", b"", content_type="pickle")
-    assert [it.code for it in dock.failures()] == [MalformedPayloadError.code] * 2
-    assert all(type(it.to_error()) is RemoteDecodeError for it in dock.failures())
+    assert [failure.code for failure in dock.failures()] == [MalformedPayloadError.code] * 2
+    assert all(type(failure.to_error()) is RemoteDecodeError for failure in dock.failures())
 
     shop = Workshop()
     shop.add("a", sync_handler(lambda: MalformedPayloadError("no number")))
@@ -176,7 +178,7 @@ async def test_what_cannot_be_sent_back_is_an_error(result: object) -> None:
             await shop.call("a", b"")
         assert caught.value.remote_code == ConfigError.code
     shop.arrive("a@S1")
-    assert [it.code for it in dock.failures()] == [ConfigError.code]
+    assert [failure.code for failure in dock.failures()] == [ConfigError.code]
 
 
 async def test_a_failure_after_the_caller_has_gone_troubles_nobody(
@@ -239,7 +241,7 @@ async def test_a_cell_that_sends_nothing_on_or_too_far_says_so() -> None:
     dock = shop.connect("C1")
     full = CellPath.of(*["p@S2"] * 63, "*@C1")
     shop.arrive("relay@S1:a@S1", b"", source=full)
-    assert [it.code for it in dock.failures()] == [HopLimitExceededError.code]
+    assert [failure.code for failure in dock.failures()] == [HopLimitExceededError.code]
     assert not inbox.messages
     assert await shop.call("relay@S1", b"") == b"received"
 
@@ -254,5 +256,5 @@ async def test_a_relay_that_raises_is_a_handler_that_fails(error: BaseException)
         await shop.call("relay@S1:a@S1", b"", timeout=2)
     shop.arrive("relay@S1:a@S1", b"")
 
-    assert [it.text for it in dock.failures()] == ["broken"]
+    assert [failure.text for failure in dock.failures()] == ["broken"]
     assert not inbox.messages

@@ -37,7 +37,7 @@ async def test_dispatcher_each_message_gets_new_id() -> None:
         shop.send_nowait("a")
         await shop.call("a")
     await eventually(lambda: len(inbox.messages) == 6)
-    assert len({it.id for it in inbox.messages}) == 6
+    assert len({message.id for message in inbox.messages}) == 6
 
 
 CORE = MessageOrigin.from_peer("C1", Role.CORE)
@@ -73,7 +73,7 @@ async def test_mailbox_flood_through_core_leaves_capacity() -> None:
     for _ in range(200):
         shop.arrive("a@S1", b"flood", source=CellPath.parse("p@S2:*@S2:*@C1"))
     # Half of the places are the core's, and a part of them is left to others behind it.
-    assert [it.code for it in dock.failures()] == [CellBusyError.code] * 166
+    assert [failure.code for failure in dock.failures()] == [CellBusyError.code] * 166
     for _ in range(10):
         shop.arrive("a@S1", b"quiet", source=CellPath.parse("p@S3:*@S3:*@C1"))
     shop.arrive("a@S1", b"own", source=CellPath.parse("p@C1:*@C1"))
@@ -93,7 +93,7 @@ async def test_mailbox_empty_payloads_count_as_memory() -> None:
     for _ in range(20):
         shop.arrive("a@S1")
     assert runner.mailbox.bytes == 4 * weight
-    assert [it.code for it in dock.failures()] == [CellBusyError.code] * 16
+    assert [failure.code for failure in dock.failures()] == [CellBusyError.code] * 16
     gate.open()
     await runner.wait_idle()
 

@@ -109,7 +109,7 @@ def test_planted_bug_is_found(
     assert isinstance(find_failure(TARGETS[name]), error)
 
 
-@pytest.mark.parametrize("name", [it for it in TARGETS if it.startswith("cells-")])
+@pytest.mark.parametrize("name", [target for target in TARGETS if target.startswith("cells-")])
 def test_nothing_is_found_without_one(name: str) -> None:
     mutations = by_tier(test=40, nightly=2_000, quick=10)
     assert find_failure(TARGETS[name], mutations) is None

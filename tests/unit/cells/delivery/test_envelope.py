@@ -147,12 +147,12 @@ def test_short_layouts_are_those_of_all_envelopes(subtests: pytest.Subtests) -> 
     for size in (0, 1, 255, 256, 70_000):
         payload = bytes(size)
         for ttl_ms in (1, TTL_MS_MAX):
-            asked = request(
+            question = request(
                 destination=PLAIN.destination, payload=payload, ttl_ms=ttl_ms, wants_reply=True
             )
             with subtests.test(size=size, ttl_ms=ttl_ms):
                 data = encode_request(route, ttl_ms, ONE, payload)
-                assert data == encode_envelope(asked)
+                assert data == encode_envelope(question)
                 expected = (ttl_ms, ONE, payload) if size < 256 else None
                 assert decode_short_request(data, len(route)) == expected
         for ttl in (None, 1):
@@ -196,7 +196,7 @@ def test_whatever_differs_from_a_short_layout_is_decoded_in_full(
     ]:
         wrong = [data[:end] for end in range(at, len(data))] + [data + b"x"]
         wrong.append(data[: at + 1] + ttl_of_nobody.to_bytes(8) + data[at + 9 :])
-        assert [decode(it, at) for it in wrong] == [None] * len(wrong)
+        assert [decode(data, at) for data in wrong] == [None] * len(wrong)
         assert decode(data, at) is not None
 
 
@@ -263,8 +263,8 @@ def test_time_runs_down_to_nothing_and_some_is_kept_for_the_way_back() -> None:
 
 
 def test_a_reply_goes_back_and_keeps_what_the_conversation_is() -> None:
-    asked = request(session="s", ttl_ms=70, headers={"traceparent": "t"}, payload=b"question")
-    reply = make_reply(asked, id=TWO, payload=b"answer", content_type="text")
+    question = request(session="s", ttl_ms=70, headers={"traceparent": "t"}, payload=b"question")
+    reply = make_reply(question, id=TWO, payload=b"answer", content_type="text")
     assert reply == Envelope(
         id=TWO,
         destination=CellPath.parse("p@S1"),
@@ -281,8 +281,8 @@ def test_a_reply_goes_back_and_keeps_what_the_conversation_is() -> None:
 
     assert not make_reply(request(wants_reply=True), id=TWO).wants_reply
 
-    asked = request(headers={"a": "1"})
-    assert make_reply(asked, id=TWO, headers={"b": "2"}).headers == {"b": "2"}
+    question = request(headers={"a": "1"})
+    assert make_reply(question, id=TWO, headers={"b": "2"}).headers == {"b": "2"}
 
 
 def test_what_cannot_be_answered_is_refused(subtests: pytest.Subtests) -> None:

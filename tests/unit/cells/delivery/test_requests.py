@@ -180,11 +180,11 @@ async def test_busy_is_told_at_once_and_not_retried_or_sent_elsewhere() -> None:
     docks = [shop.connect("C1"), shop.connect("C2")]
     call = asyncio.ensure_future(shop.call("b@S2", b""))
     await eventually(lambda: any(dock.envelopes for dock in docks))
-    [dock] = [it for it in docks if it.envelopes]
+    [dock] = [dock for dock in docks if dock.envelopes]
     fail(shop, dock, CellBusyError, at="S2")
     with pytest.raises(CellBusyError, match="said S2"):
         await call
-    assert sum(len(it.envelopes) for it in docks) == 1
+    assert sum(len(dock.envelopes) for dock in docks) == 1
 
 
 async def test_no_route_of_a_handler_or_a_circle_of_aliases_is_told() -> None:
@@ -278,7 +278,7 @@ async def test_cancelled_calls_leave_nothing_behind() -> None:
         call.cancel()
     results = await asyncio.gather(*calls, near, return_exceptions=True)
 
-    assert [type(it) for it in results] == [asyncio.CancelledError] * 5
+    assert [type(result) for result in results] == [asyncio.CancelledError] * 5
     assert shop.pending == 0
     assert not shop._calls._route_waiters
     # Who was called is not to blame, and finishes.
@@ -299,11 +299,11 @@ async def test_calls_in_flight_are_told_that_the_domain_stops() -> None:
     assert shop.pending == 0
 
 
-async def next_asked(docks: dict[str, Dock], asked: list[str]) -> str:
+async def next_asked(docks: dict[str, Dock], gateways: list[str]) -> str:
     """The core that is asked after those that were; remembers it."""
-    await eventually(lambda: any(docks[it].envelopes for it in docks if it not in asked))
-    [name] = [it for it in docks if docks[it].envelopes and it not in asked]
-    asked.append(name)
+    await eventually(lambda: any(docks[name].envelopes for name in docks if name not in gateways))
+    [name] = [each for each in docks if docks[each].envelopes and each not in gateways]
+    gateways.append(name)
     return name
 
 
@@ -311,27 +311,27 @@ async def test_when_a_core_has_no_route_the_next_one_is_asked() -> None:
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2", "C3")}
     call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
-    asked: list[str] = []
+    gateways: list[str] = []
     for _ in range(2):
-        name = await next_asked(docks, asked)
+        name = await next_asked(docks, gateways)
         fail(shop, docks[name], at=name)
-    shop.answer(docks[await next_asked(docks, asked)].envelopes[0], b"found")
+    shop.answer(docks[await next_asked(docks, gateways)].envelopes[0], b"found")
 
     assert await call == b"found"
-    assert [len(it.envelopes) for it in docks.values()] == [1, 1, 1]
+    assert [len(dock.envelopes) for dock in docks.values()] == [1, 1, 1]
     # Each attempt is a message of its own: an answer to one is no answer to another.
-    assert len({it.envelopes[0].id for it in docks.values()}) == 3
+    assert len({dock.envelopes[0].id for dock in docks.values()}) == 3
 
 
 async def test_when_all_cores_have_no_route_one_of_them_is_quoted() -> None:
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     call = asyncio.ensure_future(shop.call("b@S2", b"ask", wait=False))
-    asked: list[str] = []
+    gateways: list[str] = []
     for _ in docks:
-        name = await next_asked(docks, asked)
+        name = await next_asked(docks, gateways)
         fail(shop, docks[name], at=name)
-    with pytest.raises(NoRouteError, match=f"said {asked[-1]}"):
+    with pytest.raises(NoRouteError, match=f"said {gateways[-1]}"):
         await call
     assert shop.pending == 0
 
@@ -340,15 +340,15 @@ async def test_when_all_cores_have_no_route_they_are_asked_again_when_routes_cha
     shop = Workshop(CellsConfig(route_retry_s=30.0))
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     call = asyncio.ensure_future(shop.call("b@S2", b"ask", timeout=20))
-    asked: list[str] = []
+    gateways: list[str] = []
     for _ in docks:
-        name = await next_asked(docks, asked)
+        name = await next_asked(docks, gateways)
         fail(shop, docks[name], at=name)
     await asyncio.sleep(0.01)
-    assert sum(len(it.envelopes) for it in docks.values()) == 2
+    assert sum(len(dock.envelopes) for dock in docks.values()) == 2
     shop.connect("C3", is_default=False)
-    await eventually(lambda: sum(len(it.envelopes) for it in docks.values()) == 3)
-    [again] = [it for it in docks.values() if len(it.envelopes) == 2]
+    await eventually(lambda: sum(len(dock.envelopes) for dock in docks.values()) == 3)
+    [again] = [dock for dock in docks.values() if len(dock.envelopes) == 2]
     shop.answer(again.envelopes[-1], b"found")
     assert await call == b"found"
 
@@ -361,13 +361,13 @@ async def test_the_domain_of_the_cell_has_the_last_word() -> None:
     fail(shop, docks[await next_asked(docks, [])], at="S2")
     with pytest.raises(NoRouteError, match="said S2"):
         await call
-    assert sum(len(it.envelopes) for it in docks.values()) == 1
+    assert sum(len(dock.envelopes) for dock in docks.values()) == 1
 
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     shop.send_nowait("b@S2", b"say")
     fail(shop, docks[await next_asked(docks, [])], CellBusyError, at="S2")
-    assert sum(len(it.envelopes) for it in docks.values()) == 1
+    assert sum(len(dock.envelopes) for dock in docks.values()) == 1
 
 
 async def test_a_full_gateway_is_passed_over_until_all_are_full() -> None:
@@ -400,12 +400,14 @@ async def test_a_message_nobody_waits_for_tries_the_next_core_too(
     shop = Workshop()
     docks = {f"C{n + 1}": shop.connect(f"C{n + 1}") for n in range(cores)}
     shop.send_nowait("b@S2", b"say")
-    asked: list[str] = []
+    gateways: list[str] = []
     for _ in range(cores):
-        name = await next_asked(docks, asked)
+        name = await next_asked(docks, gateways)
         fail(shop, docks[name], at=name)
 
-    assert [it.payload for dock in docks.values() for it in dock.envelopes] == [b"say"] * cores
+    assert [envelope.payload for dock in docks.values() for envelope in dock.envelopes] == [
+        b"say"
+    ] * cores
     assert "message to b@S2 not delivered: said C" in caplog.text
     assert shop.dispatcher.statistics.resent == cores
 
@@ -414,12 +416,12 @@ async def test_a_gateway_that_goes_gives_its_messages_to_another_if_there_is_one
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
-    asked: list[str] = []
-    lost = await next_asked(docks, asked)
+    gateways: list[str] = []
+    lost = await next_asked(docks, gateways)
     [forwarded] = docks[lost].forwarded_messages
     shop.disconnect(lost)
     shop.dispatcher.reroute_or_fail(forwarded)
-    shop.answer(docks[await next_asked(docks, asked)].envelopes[0], b"found")
+    shop.answer(docks[await next_asked(docks, gateways)].envelopes[0], b"found")
     assert await call == b"found"
 
     shop = Workshop()
@@ -435,25 +437,25 @@ async def test_a_gateway_that_goes_gives_its_messages_to_another_if_there_is_one
 async def test_a_message_sent_again_has_only_the_time_that_is_left() -> None:
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2", "C3")}
-    asked: list[str] = []
+    gateways: list[str] = []
     shop.send_nowait("b@S2", b"told", timeout=10.0)
     began = shop.dispatcher.loop.time()
     for _ in range(2):
-        name = await next_asked(docks, asked)
+        name = await next_asked(docks, gateways)
         await asyncio.sleep(0.03)
         fail(shop, docks[name], at=name)
-    await next_asked(docks, asked)
+    await next_asked(docks, gateways)
     lain_ms = (shop.dispatcher.loop.time() - began) * 1000
-    left_ms = [docks[name].envelopes[0].ttl_ms or 0 for name in asked]
+    left_ms = [docks[name].envelopes[0].ttl_ms or 0 for name in gateways]
     assert left_ms[0] == 10_000
     assert left_ms[0] - 28 >= left_ms[1] >= left_ms[2] + 28
     assert left_ms[2] >= 10_000 - lain_ms - 1
 
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
-    asked = []
+    gateways = []
     shop.send_nowait("b@S2", b"told", timeout=0.01)
-    name = await next_asked(docks, asked)
+    name = await next_asked(docks, gateways)
     await asyncio.sleep(0.02)
     fail(shop, docks[name], at=name)
-    assert sum(len(it.envelopes) for it in docks.values()) == 1
+    assert sum(len(dock.envelopes) for dock in docks.values()) == 1

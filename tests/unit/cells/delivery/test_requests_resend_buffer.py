@@ -27,8 +27,8 @@ def test_a_message_is_given_once_and_counts_once() -> None:
     resends = ResendBuffer(100, 2 * HEAD + 100)
     for _ in range(10):
         assert resends.pop(keep(resends, 100).id) is not None
-    kept = [keep(resends, 50), keep(resends, 50)]
-    assert all(resends.pop(it.id) for it in kept)
+    envelopes = [keep(resends, 50), keep(resends, 50)]
+    assert all(resends.pop(envelope.id) for envelope in envelopes)
     resends = ResendBuffer(100, 2 * HEAD)
     first, second = keep(resends), keep(resends)
     for _ in range(3):
@@ -41,7 +41,9 @@ def test_a_message_is_given_once_and_counts_once() -> None:
 def test_the_oldest_are_forgotten_by_number_and_by_bytes() -> None:
     resends = ResendBuffer(3, 10 * HEAD)
     envelopes = [keep(resends) for _ in range(5)]
-    assert [resends.pop(it.id) is not None for it in envelopes] == [False] * 2 + [True] * 3
+    assert [resends.pop(envelope.id) is not None for envelope in envelopes] == [False] * 2 + [
+        True
+    ] * 3
     assert len(resends) == 0
 
     resends = ResendBuffer(100, 2 * HEAD + 100)

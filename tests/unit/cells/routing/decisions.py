@@ -38,11 +38,11 @@ def decide(
 
 
 def cells_of(decision: RoutingDecision) -> list[str]:
-    return [it.cell for it in decision.deliveries]
+    return [delivery.cell for delivery in decision.deliveries]
 
 
 def gateways_of(decision: RoutingDecision) -> list[str]:
-    return [it.gateway for it in decision.forwards]
+    return [forward.gateway for forward in decision.forwards]
 
 
 def failure_of(decision: RoutingDecision) -> tuple[int, str]:

@@ -41,9 +41,9 @@ def test_an_update_is_read_back() -> None:
         RouteAdvertisement(zone="q"),
         RouteAdvertisement(("q", "r")),
     ]
-    digests = {it.digest() for it in advertisements}
+    digests = {advertisement.digest() for advertisement in advertisements}
     assert len(digests) == len(advertisements)
-    assert {len(it) for it in digests} == {DIGEST_BYTES}
+    assert {len(digest) for digest in digests} == {DIGEST_BYTES}
     assert OFFER.digest() == RouteAdvertisement.of(["q1", "q2"], ["t"], "east").digest()
 
 

@@ -36,7 +36,9 @@ def make_advertiser(
 def sent(advertiser: RouteAdvertiser) -> list[tuple[str, RouteAdvertisement]]:
     outgoing = advertiser.drain_outgoing()
     return [
-        (name, it.advertisement) for name, it in outgoing if isinstance(it, AdvertisementUpdate)
+        (name, update.advertisement)
+        for name, update in outgoing
+        if isinstance(update, AdvertisementUpdate)
     ]
 
 

@@ -72,8 +72,8 @@ class Pair:
         return self.decide(path, origin).steps_log == ()
 
 
-QUEUE = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
-TOPIC = [Route.to_topic("T", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
+QUEUE = [Route.to_queue("Q", at(address)) for address in ("a@S1", "b@S1", "*@C1", "*@S2")]
+TOPIC = [Route.to_topic("T", at(address)) for address in ("a@S1", "b@S1", "*@C1", "*@S2")]
 
 
 def test_decision_cache_usual_messages_are_cached(subtests: pytest.Subtests) -> None:
@@ -94,11 +94,11 @@ def test_decision_cache_queue_with_unusable_routes_is_cached() -> None:
     for _ in range(100):
         pair.decide("Q")
     decisions = [pair.decide("Q") for _ in range(100)]
-    assert all(it.steps_log == () for it in decisions)
-    takers = {(*cells_of(it), *gateways_of(it)) for it in decisions}
+    assert all(decision.steps_log == () for decision in decisions)
+    takers = {(*cells_of(decision), *gateways_of(decision)) for decision in decisions}
     assert takers == {("a",), ("b",), ("to-C1",), ("to-S2",)}
 
-    gone = [Route.to_queue("Q", at(it)) for it in ("gone@S1", "*@S9", "*@S8")]
+    gone = [Route.to_queue("Q", at(address)) for address in ("gone@S1", "*@S9", "*@S8")]
     for routes in ([*gone, *QUEUE], [*gone, DEFAULTS[0]]):
         pair = Pair(*routes)
         for _ in range(100):
@@ -107,13 +107,13 @@ def test_decision_cache_queue_with_unusable_routes_is_cached() -> None:
 
 
 def test_decision_cache_routes_of_local_zone_are_cached() -> None:
-    near = [Route.to_queue("Q", at(it), "east") for it in ("*@C1", "*@C2", "*@S9")]
+    near = [Route.to_queue("Q", at(address), "east") for address in ("*@C1", "*@C2", "*@S9")]
     pair = Pair(*near, *QUEUE[:2])
     for _ in range(100):
         pair.decide("Q")
     decisions = [pair.decide("Q") for _ in range(100)]
-    assert {it.forwards[0].gateway for it in decisions} == {"to-C1", "to-C2"}
-    assert all(it.steps_log == () for it in decisions)
+    assert {decision.forwards[0].gateway for decision in decisions} == {"to-C1", "to-C2"}
+    assert all(decision.steps_log == () for decision in decisions)
 
 
 def test_decision_cache_cells_of_domain_share_plan() -> None:
@@ -205,7 +205,7 @@ def test_decision_cache_update_clears_plans() -> None:
 
 
 def test_decision_cache_change_keeps_what_it_does_not_touch(subtests: pytest.Subtests) -> None:
-    kept = {"a", "b@S1", "x@S2", "q", "T", "y"}
+    untouched = {"a", "b@S1", "x@S2", "q", "T", "y"}
     changes: list[tuple[str, dict[str, Any], set[str]]] = [
         ("a queue", {"added": [Route.to_queue("q", at("*@C1"))]}, {"q"}),
         ("a topic", {"added": [Route.to_topic("T", at("*@C2"))]}, {"T"}),
@@ -218,11 +218,11 @@ def test_decision_cache_change_keeps_what_it_does_not_touch(subtests: pytest.Sub
     for title, change, forgotten in changes:
         with subtests.test(change=title):
             pair = Pair(*TOPIC, *DEFAULTS, Route.to_queue("q", at("*@S2")))
-            for path in kept:
+            for path in untouched:
                 assert pair.remembers(path)
             pair.table = pair.table.changed(**change)
             pair.decision_cache.update(pair.table, CELLS)
-            assert {it for it in kept if pair.decide(it).steps_log} == forgotten
+            assert {path for path in untouched if pair.decide(path).steps_log} == forgotten
 
 
 def test_decision_cache_forgets_what_it_indexed() -> None:

@@ -22,7 +22,10 @@ def compare(
     at_c1: dict[str, KnownAdvertisement], at_c2: dict[str, KnownAdvertisement]
 ) -> list[tuple[str, str, str]]:
     result = compare_reports({"C2": CoreReport(OWN_2, at_c2), "C1": CoreReport(OWN_1, at_c1)}, {})
-    return [(it.domain, it.core, it.problem) for it in result.differences]
+    return [
+        (difference.domain, difference.core, difference.problem)
+        for difference in result.differences
+    ]
 
 
 def test_cores_that_agree_and_silence_is_not_agreement() -> None:
@@ -44,14 +47,14 @@ def test_cores_that_agree_and_silence_is_not_agreement() -> None:
 
 
 def test_a_core_that_is_behind(subtests: pytest.Subtests) -> None:
-    for known, problem in [
+    for advertisement, problem in [
         (KnownAdvertisement(21, 2, b"s1"), "has #2 of incarnation 21; C2 has #3 of incarnation 21"),
         (KnownAdvertisement(20, 9, b"s1"), "has #9 of incarnation 20; C2 has #3 of incarnation 21"),
         (KnownAdvertisement(), "has nothing; C2 has #3 of incarnation 21"),
     ]:
         with subtests.test(problem=problem):
-            found = compare({"C2": C2, "S1": known}, {"C1": C1, "S1": S1})
-            assert found == [("S1", "C1", problem)]
+            differences = compare({"C2": C2, "S1": advertisement}, {"C1": C1, "S1": S1})
+            assert differences == [("S1", "C1", problem)]
 
     assert compare({"C2": C2, "S1": S1}, {"C1": C1}) == [("S1", "C2", "has no tunnel to it")]
     assert compare({"S1": S1}, {"C1": C1, "S1": S1}) == [("C2", "C1", "has no tunnel to it")]
@@ -61,20 +64,24 @@ def test_a_core_that_is_behind(subtests: pytest.Subtests) -> None:
         ("S1", "C2", "has no advertisement of it"),
     ]
 
-    found = compare({"C2": C2, "S1": KnownAdvertisement()}, {"C1": C1, "S1": KnownAdvertisement()})
-    assert found == [("S1", core, "has no advertisement of it") for core in ("C1", "C2")]
+    differences = compare(
+        {"C2": C2, "S1": KnownAdvertisement()}, {"C1": C1, "S1": KnownAdvertisement()}
+    )
+    assert differences == [("S1", core, "has no advertisement of it") for core in ("C1", "C2")]
 
 
 def test_the_same_snapshot_with_other_contents(subtests: pytest.Subtests) -> None:
     other = KnownAdvertisement(21, 3, b"other")
-    found = compare({"C2": C2, "S1": S1}, {"C1": C1, "S1": other})
-    assert found == [("S1", "C2", "has another #3 of incarnation 21 than C1")]
+    differences = compare({"C2": C2, "S1": S1}, {"C1": C1, "S1": other})
+    assert differences == [("S1", "C2", "has another #3 of incarnation 21 than C1")]
 
-    for known in [KnownAdvertisement(11, 5, b"old"), KnownAdvertisement(10, 5, b"c1")]:
-        with subtests.test(known=known):
-            ((domain, core, problem),) = compare({"C2": C2, "S1": S1}, {"C1": known, "S1": S1})
+    for advertisement in [KnownAdvertisement(11, 5, b"old"), KnownAdvertisement(10, 5, b"c1")]:
+        with subtests.test(known=advertisement):
+            ((domain, core, problem),) = compare(
+                {"C2": C2, "S1": S1}, {"C1": advertisement, "S1": S1}
+            )
             assert (domain, core) == ("C1", "C2")
-            assert problem == f"has {known}, which is not what it advertises now"
+            assert problem == f"has {advertisement}, which is not what it advertises now"
 
 
 def test_a_report_is_read_from_plain_values_or_malformed(subtests: pytest.Subtests) -> None:

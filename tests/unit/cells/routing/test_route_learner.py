@@ -30,7 +30,7 @@ def make_learner(domain: DomainInfo, *peers: DomainInfo) -> RouteLearner:
 
 
 def texts(changes: RouteChanges) -> list[str]:
-    return [f"- {it}" for it in changes.deleted] + [f"+ {it}" for it in changes.added]
+    return [f"- {route}" for route in changes.deleted] + [f"+ {route}" for route in changes.added]
 
 
 def advertise(
@@ -224,11 +224,11 @@ def test_drain_changes_with_limit_alternates_peers() -> None:
     while learner.has_changes:
         slices.append(learner.drain_changes(4))
         assert learner.is_applied("S2") == (len(slices) > 1)
-    assert [len(it.added) for it in slices] == [4, 4, 3]
-    assert {it.target.domain for it in slices[0].added} == {"C2"}
-    assert {it.target.domain for it in slices[1].added} == {"S2", "C2"}
+    assert [len(changes.added) for changes in slices] == [4, 4, 3]
+    assert {route.target.domain for route in slices[0].added} == {"C2"}
+    assert {route.target.domain for route in slices[1].added} == {"S2", "C2"}
     assert learner.is_applied("C2")
-    added = {it for changes in slices for it in changes.added}
+    added = {route for changes in slices for route in changes.added}
     assert len(added) == 11
 
 
@@ -250,7 +250,7 @@ def test_drain_changes_update_between_slices_is_applied() -> None:
     advertise(learner, "C2", 3, RouteAdvertisement.of(["a1", "b1"]))
     while learner.has_changes:
         take(2)
-    assert {it.cell for it in table} == {"a1", "b1"}
+    assert {route.cell for route in table} == {"a1", "b1"}
     advertise(learner, "C2", 4, RouteAdvertisement.of([f"c{n}" for n in range(10)]))
     take(4)
     learner.peer_down("C2", 0.0)

@@ -90,8 +90,8 @@ def test_a_change_makes_another_table_of_the_routes_by_type() -> None:
     one = empty.added(Route.to_queue("Q", A))
     two = one.added(Route.to_queue("Q", B))
     back = two.deleted(Route.to_queue("Q", A))
-    assert [len(it) for it in (empty, one, two, back)] == [0, 1, 2, 1]
-    assert [list(it.queues("Q")) for it in (one, back)] == [
+    assert [len(table) for table in (empty, one, two, back)] == [0, 1, 2, 1]
+    assert [list(table.queues("Q")) for table in (one, back)] == [
         [Route.to_queue("Q", A)],
         [Route.to_queue("Q", B)],
     ]
@@ -107,13 +107,13 @@ def test_a_change_makes_another_table_of_the_routes_by_type() -> None:
         Route.default(C1),
     ]
     table = RouteTable(routes)
-    found = [
+    matches = [
         table.topics("n"),
         table.queues("n"),
         table.at((RouteType.EXACT, x.cell, x.domain)),
         table.domains("S2"),
     ]
-    assert [list(it) for it in found] == [routes[:1], routes[1:2], routes[2:4], routes[4:5]]
+    assert [list(match) for match in matches] == [routes[:1], routes[1:2], routes[2:4], routes[4:5]]
     assert list(table.defaults()) == routes[5:]
     assert list(table.topics("other")) == []
 

@@ -169,14 +169,18 @@ def test_every_step_and_a_failure_are_explained() -> None:
 
 
 def test_each_topic_route_gets_a_copy_and_the_default_one_more() -> None:
-    decision = decide("T", *(Route.to_topic("T", at(it)) for it in ("a@S1", "b", "*@S2", "*@C1")))
+    decision = decide(
+        "T", *(Route.to_topic("T", at(address)) for address in ("a@S1", "b", "*@S2", "*@C1"))
+    )
     assert cells_of(decision) == ["a", "b"]
     assert gateways_of(decision) == ["to-S2", "to-C1"]
     assert decision.failure is None
-    assert {it.route_name for it in decision.deliveries} == {"T"}
-    assert {str(it.envelope.destination.current) for it in decision.forwards} == {"T@local"}
-    assert {it.envelope.id for it in decision.deliveries} == {
-        it.envelope.id for it in decision.forwards
+    assert {delivery.route_name for delivery in decision.deliveries} == {"T"}
+    assert {str(forward.envelope.destination.current) for forward in decision.forwards} == {
+        "T@local"
+    }
+    assert {delivery.envelope.id for delivery in decision.deliveries} == {
+        forward.envelope.id for forward in decision.forwards
     }
 
     decision = decide("T", Route.to_topic("T", at("a@S1")), Route.default(at("*@C1")))
@@ -186,7 +190,7 @@ def test_each_topic_route_gets_a_copy_and_the_default_one_more() -> None:
     assert (decision.deliveries, decision.failure) == ((), None)
     assert decision.describe().endswith("=> nothing to do")
 
-    topics = [Route.to_topic("T", at(it)) for it in ("*@S9", "a@S1")]
+    topics = [Route.to_topic("T", at(address)) for address in ("*@S9", "a@S1")]
     decision = decide("T", *topics, Route.default(at("*@C1")))
     assert failure_of(decision) == (NoRouteError.code, "topic T@* -> *@S9: no gateway from S1")
     assert (cells_of(decision), gateways_of(decision)) == (["a"], ["to-C1"])
@@ -205,7 +209,7 @@ def test_a_publication_has_one_copy_for_each_and_stays_if_it_comes_from_a_core()
     assert gateways_of(decision) == ["to-C1"]
     assert "to-C1 has its copy already" in decision.steps
 
-    topics = [Route.to_topic("T", at(it)) for it in ("a@S1", "*@S2")]
+    topics = [Route.to_topic("T", at(address)) for address in ("a@S1", "*@S2")]
     decision = decide("T", *topics, Route.default(at("*@C2")), origin=FROM_CORE)
     assert (cells_of(decision), gateways_of(decision)) == (["a"], [])
     assert decision.failure is None
@@ -214,7 +218,7 @@ def test_a_publication_has_one_copy_for_each_and_stays_if_it_comes_from_a_core()
 
 
 def test_the_domain_a_publication_comes_from_is_passed_over() -> None:
-    topics = [Route.to_topic("T", at(it)) for it in ("*@S2", "*@C1")]
+    topics = [Route.to_topic("T", at(address)) for address in ("*@S2", "*@C1")]
     envelope = make_envelope("T", "p@S2:*@S2")
     decision = decide(envelope, *topics, origin=FROM_SATELLITE)
     assert gateways_of(decision) == ["to-C1"]
@@ -238,7 +242,7 @@ def test_the_domain_a_publication_comes_from_is_passed_over() -> None:
 
 
 def test_a_queue_message_goes_to_one_of_all_consumers() -> None:
-    routes = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
+    routes = [Route.to_queue("Q", at(address)) for address in ("a@S1", "b@S1", "*@C1", "*@S2")]
     counts: Counter[str] = Counter()
     for _ in range(400):
         decision = decide("Q", *routes)
@@ -258,25 +262,25 @@ def test_a_queue_prefers_the_own_zone_and_stays_if_it_comes_from_a_core() -> Non
     takers = {gateways_of(decide("Q", *routes, domain=homeless))[0] for _ in range(50)}
     assert takers == {"to-C1", "to-C2"}
 
-    routes = [Route.to_queue("Q", at(it)) for it in ("*@S2", "*@C2", "a@S1")]
+    routes = [Route.to_queue("Q", at(address)) for address in ("*@S2", "*@C2", "a@S1")]
     decisions = [decide("Q", *routes, origin=FROM_CORE) for _ in range(20)]
-    assert all(cells_of(it) == ["a"] for it in decisions)
+    assert all(cells_of(decision) == ["a"] for decision in decisions)
     decision = decide("Q", *routes[:2], Route.default(at("*@C2")), origin=FROM_CORE)
     assert failure_of(decision) == (NoRouteError.code, "no route for Q@local at S1")
     assert gateways_of(decide("x@S2", origin=FROM_CORE)) == ["to-S2"]
 
 
 def test_a_queue_passes_over_consumers_that_cannot_be_reached() -> None:
-    routes = [Route.to_queue("Q", at(it)) for it in ("gone@S1", "*@S9", "*@S2")]
+    routes = [Route.to_queue("Q", at(address)) for address in ("gone@S1", "*@S9", "*@S2")]
     assert all(gateways_of(decide("Q", *routes)) == ["to-S2"] for _ in range(20))
 
     routes = [Route.to_queue("Q", at("*@S9")), Route.default(at("*@C1"))]
     assert gateways_of(decide("Q", *routes)) == ["to-C1"]
 
-    routes = [Route.to_queue("Q", at(it)) for it in ("*@S2", "*@C1")]
+    routes = [Route.to_queue("Q", at(address)) for address in ("*@S2", "*@C1")]
     envelopes = [make_envelope("Q", "p@S2:*@S2") for _ in range(20)]
-    decisions = [decide(it, *routes, origin=FROM_SATELLITE) for it in envelopes]
-    assert all(gateways_of(it) == ["to-C1"] for it in decisions)
+    decisions = [decide(envelope, *routes, origin=FROM_SATELLITE) for envelope in envelopes]
+    assert all(gateways_of(decision) == ["to-C1"] for decision in decisions)
 
 
 # Cells that are draining.
@@ -301,13 +305,13 @@ def test_a_draining_cell_is_reached_by_its_full_address_alone() -> None:
 
 
 def test_a_draining_consumer_or_subscriber_is_passed_over() -> None:
-    routes = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1")]
+    routes = [Route.to_queue("Q", at(address)) for address in ("a@S1", "b@S1")]
     assert all(cells_of(decide("Q", *routes, draining=DRAINING)) == ["b"] for _ in range(20))
     decision = decide("Q", routes[0], Route.default(at("*@C1")), draining=DRAINING)
     assert decision.steps[0] == "queue Q@* -> a@S1: that cell is draining"
     assert gateways_of(decision) == ["to-C1"]
 
-    routes = [Route.to_topic("T", at(it)) for it in ("a@S1", "a", "b@S1")]
+    routes = [Route.to_topic("T", at(address)) for address in ("a@S1", "a", "b@S1")]
     decision = decide("T", *routes, draining=DRAINING)
     assert (cells_of(decision), decision.failure) == (["b"], None)
     assert decision.steps[0] == "topic T@* -> a@S1: that cell is draining"
@@ -356,5 +360,5 @@ def two_defaulting_domains() -> Network:
 def test_a_message_crosses_thirty_times_at_most() -> None:
     journey = two_defaulting_domains().send("p@A", "x@Nowhere")
     assert len(journey.crossings) == SOURCE_HOPS_MAX
-    assert [it.code for it in journey.failures] == [HopLimitExceededError.code]
+    assert [failure.code for failure in journey.failures] == [HopLimitExceededError.code]
     assert journey.told == ["p@A"]

@@ -27,7 +27,7 @@ def core_for(name: str) -> str:
 
 
 def other_core(core: str) -> str:
-    return next(it for it in CORES if it != core)
+    return next(name for name in CORES if name != core)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def logger() -> Iterator[logging.Logger]:
     logger.setLevel(logging.INFO)
     logger.propagate = False
     yield logger
-    assert not any(isinstance(it, LogBuffer) for it in logger.handlers)
+    assert not any(isinstance(handler, LogBuffer) for handler in logger.handlers)
 
 
 @pytest.fixture
