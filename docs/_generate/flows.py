@@ -43,19 +43,19 @@ _PLAIN_HAPPENINGS = {
     FlowTrigger.CONTINUE: "Its code wants to begin anew.",
 }
 _FAULT_POINTS = {
-    "flows.client.told": "an end is durable, and nobody who waits for it was told",
+    "flows.result.resolved": "an end is durable, and nobody who waits for it was told",
     "flows.commit.durable": "a commit of a flow is durable, and nothing was done about that",
     "flows.commit.lost": "a commit of a flow has failed, and nothing was done about that",
     "flows.event.handled": "an event was taken up by the code, and nothing of it is in the store",
-    "flows.letter.taken": "a letter was taken out of the inbox, and not looked at",
+    "flows.session.received": "a letter was taken out of the inbox, and not looked at",
     "flows.loaded": "a flow was read from the store, and its code has not begun",
     "flows.recovery.claimed": "a node that starts has its flows for itself, and read none",
     "flows.recovery.counted": "a node that starts has counted its flows, and taken up none",
-    "flows.schedule.begun": "a flow was begun for a schedule, and not taken up",
+    "flows.schedule.started": "a flow was begun for a schedule, and not taken up",
     "flows.schedule.due": "a schedule is due, and nothing was written",
     "flows.session.rejected": "a session is to be rejected, and nothing of that is in the store",
-    "flows.step.begins": "a function is about to be called",
-    "flows.step.done": "a function has returned, and nothing of that is in the store",
+    "flows.step.started": "a function is about to be called",
+    "flows.step.completed": "a function has returned, and nothing of that is in the store",
 }
 
 

@@ -83,7 +83,7 @@ KILLS = {
         Kill(SENDER, "durable.bridge.after_send", nth=2),
     ],
     "a group": [
-        Kill(LEFT, "durable.intake.after_accept"),
+        Kill(LEFT, "durable.receiver.after_accept"),
         Kill(LEFT, "node.events.taken", nth=3),
         Kill(LEFT, "node.events.handled", nth=4),
         Kill(LEFT, "durable.commit.before", "DispositionMutation"),

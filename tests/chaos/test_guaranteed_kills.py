@@ -30,7 +30,7 @@ KILLS = {
         Kill(SENDER, "durable.commit.reported", "SendMutation", 5),
     ],
     "while it is sent on": [
-        Kill(SENDER, "durable.consumer.taken", nth=7),
+        Kill(SENDER, "durable.consumer.dispatched", nth=7),
         Kill(SENDER, "node.guaranteed.passed"),
         Kill(SENDER, "node.guaranteed.passed", nth=11),
         Kill(SENDER, "durable.consumer.handled", nth=5),
@@ -45,12 +45,12 @@ KILLS = {
         Kill(CORE, "node.guaranteed.asked", nth=2),
     ],
     "while it comes in": [
-        Kill(CONSUMER, "durable.intake.before_accept", nth=2),
+        Kill(CONSUMER, "durable.receiver.before_accept", nth=2),
         Kill(CONSUMER, "durable.commit.after", "WindowMutation"),
-        Kill(CONSUMER, "durable.intake.after_accept"),
+        Kill(CONSUMER, "durable.receiver.after_accept"),
     ],
     "while it is handled": [
-        Kill(CONSUMER, "durable.consumer.taken", nth=3),
+        Kill(CONSUMER, "durable.consumer.dispatched", nth=3),
         Kill(CONSUMER, "node.guaranteed.handed_over"),
         Kill(CONSUMER, "node.guaranteed.handed_over", nth=9),
         Kill(CONSUMER, "durable.consumer.handled", nth=5),
@@ -100,7 +100,7 @@ async def test_consumer_moves_while_its_old_domain_is_killed(tmp_path: Path) -> 
     async with domain_nodes(tmp_path, CORE, SENDER, "left", "right") as nodes:
         _, sender, left, right = nodes
         await left.consume()
-        left.tell("arm", "durable.consumer.taken", "-", 5)
+        left.tell("arm", "durable.consumer.dispatched", "-", 5)
         assert await sender.send(0, COUNT)
         await left.dies()
         await right.consume()

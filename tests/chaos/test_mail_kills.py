@@ -54,17 +54,17 @@ KILLS = {
         Kill(SENDER, "durable.commit.reported", "OutboxAckMutation", ids="B4"),
     ],
     "into the inbox": [
-        Kill(RECEIVER, "durable.intake.before_accept", ids="B2"),
-        Kill(RECEIVER, "durable.intake.before_accept", nth=3, ids="B2 B5"),
+        Kill(RECEIVER, "durable.receiver.before_accept", ids="B2"),
+        Kill(RECEIVER, "durable.receiver.before_accept", nth=3, ids="B2 B5"),
         Kill(RECEIVER, "durable.commit.before", "WindowMutation", 2, ids="B2 B5"),
         Kill(RECEIVER, "durable.commit.after", "WindowMutation", ids="B3 R1"),
         Kill(RECEIVER, "durable.commit.reported", "WindowMutation", ids="B3 R1"),
-        Kill(RECEIVER, "durable.intake.after_accept", ids="B3 R1"),
-        Kill(RECEIVER, "durable.intake.after_accept", nth=4, ids="B3 R8"),
+        Kill(RECEIVER, "durable.receiver.after_accept", ids="B3 R1"),
+        Kill(RECEIVER, "durable.receiver.after_accept", nth=4, ids="B3 R8"),
     ],
     "through the handler": [
-        Kill(RECEIVER, "durable.consumer.taken", ids="R2"),
-        Kill(RECEIVER, "durable.consumer.taken", nth=11, ids="R2 R7"),
+        Kill(RECEIVER, "durable.consumer.dispatched", ids="R2"),
+        Kill(RECEIVER, "durable.consumer.dispatched", nth=11, ids="R2 R7"),
         Kill(RECEIVER, "durable.consumer.handled", ids="S8"),
         Kill(RECEIVER, "durable.consumer.handled", nth=11, ids="S8 R7"),
         Kill(RECEIVER, "durable.commit.before", "DispositionMutation", ids="R3"),
@@ -77,7 +77,7 @@ KILLS = {
         Kill(RECEIVER, "durable.bridge.before_send", ids="S4 S9 R5"),
         Kill(RECEIVER, "durable.bridge.after_send", nth=2, ids="S6 R6"),
         Kill(RECEIVER, "durable.bridge.accepted", ids="B4"),
-        Kill(SENDER, "durable.intake.after_accept", ids="B3 R1"),
+        Kill(SENDER, "durable.receiver.after_accept", ids="B3 R1"),
         Kill(SENDER, "durable.consumer.handled", ids="S8"),
         Kill(SENDER, "durable.commit.after", "DispositionMutation", ids="R4"),
     ],
@@ -85,7 +85,7 @@ KILLS = {
 
 REFUSALS = [
     Kill(RECEIVER, "durable.commit.after", "WindowMutation", ids="R9"),
-    Kill(RECEIVER, "durable.intake.after_accept", ids="R9"),
+    Kill(RECEIVER, "durable.receiver.after_accept", ids="R9"),
     Kill(SENDER, "durable.bridge.accepted", ids="R9"),
     Kill(SENDER, "durable.commit.after", "OutboxAckMutation", ids="R9"),
 ]

@@ -179,7 +179,7 @@ class OpeningBehaviour:
     async def test_a_store_may_be_taken_over(self, place: Place) -> None:
         async with opened(place.store(), role="bridge") as old:
             new = place.store()
-            await new.open(OWN, role="bridge", take_over=True)
+            await new.open(OWN, role="bridge", force=True)
             assert new.id == old.id
             await new.close()
 

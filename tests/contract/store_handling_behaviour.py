@@ -144,7 +144,7 @@ class Outcomes:
 
         def on_settled(unit: DispositionMutation, error: Exception | None) -> None:
             # As a consumer does.
-            lane.is_broken |= error is not None
+            lane.is_aborted |= error is not None
             done.set_result(error)
 
         self._store.submit(DispositionMutation(on_settled, finished=(entry,), sends=posts))
@@ -156,7 +156,7 @@ class Outcomes:
 
 async def take_all(store: Store) -> list[QueuedMessage]:
     """Everything in the pages of the queue."""
-    shelf = PrefetchBuffer(is_ordered=False, held={})
+    shelf = PrefetchBuffer(is_ordered=False, blocked={})
     for page in await inbox(store):
         shelf.add_batch(page)
     return [
@@ -203,7 +203,7 @@ class LaneBehaviour:
         await put(store, make_letter(1, priority=1))
         (aside,) = await asides(store)
         before = aside.due_ms
-        shelf = PrefetchBuffer(is_ordered=False, held={})
+        shelf = PrefetchBuffer(is_ordered=False, blocked={})
         shelf.add_deferred(aside)
         entry = shelf.pop_next(lambda: LATER_MS)
         assert entry is not None

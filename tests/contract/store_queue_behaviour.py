@@ -50,7 +50,7 @@ async def finish_aside(store: Store, aside: DeferredMessage) -> None:
 
 async def take_unordered(store: Store) -> QueuedMessage:
     """What a consumer that does not keep the order of keys handles next."""
-    shelf = PrefetchBuffer(is_ordered=False, held={})
+    shelf = PrefetchBuffer(is_ordered=False, blocked={})
     for aside in await asides(store, NEVER_MS - 1):
         shelf.add_deferred(aside)
     entry = shelf.pop_next(lambda: NOW_MS)

@@ -66,8 +66,8 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[Committed]:
                 mutation.state.status,
                 mutation.transition.is_new,
                 [entry.label for entry in mutation.transition.entries],
-                len(mutation._handlings),
-                len(mutation._posts),
+                len(mutation._dispositions),
+                len(mutation._sends),
                 [
                     type(it).__name__
                     for said in mutation.transition.outgoing.values()

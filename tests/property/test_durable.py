@@ -43,7 +43,7 @@ class Desk:
     """A shelf, and a store that knows of letters set aside only what a consumer writes down."""
 
     def __init__(self, *, is_ordered: bool) -> None:
-        self.shelf = PrefetchBuffer(is_ordered=is_ordered, held={})
+        self.shelf = PrefetchBuffer(is_ordered=is_ordered, blocked={})
         self.rows: dict[int, DeferredMessage] = {}
         self.on_shelf: set[int] = set()
         self.in_hand: list[QueuedMessage] = []

@@ -55,7 +55,7 @@ class Queue:
     def end_read(self) -> None:
         if self._reading is not None:
             pages, self._reading = self._reading, None
-            self.frontier.on_read(pages, is_end=len(pages) < READ_AT_ONCE)
+            self.frontier.on_loaded(pages, is_end=len(pages) < READ_AT_ONCE)
             self._take(*pages)
 
     def _take(self, *pages: int) -> None:
@@ -70,14 +70,14 @@ class Queue:
         for page, read in zip(pages[: commit.early], commit.reads, strict=False):
             if read:
                 self.begin_read() if read == "begin" else self.end_read()
-            if self.frontier.on_precommit(page, has_room=next(rooms)):
+            if self.frontier.on_precommit(page, has_capacity=next(rooms)):
                 self._take(page)
         if commit.fails:
             self._withdraw(pages)
             return
         self.stored += pages
         for page in pages:
-            if self.frontier.on_committed(page, has_room=next(rooms)):
+            if self.frontier.on_committed(page, has_capacity=next(rooms)):
                 self._take(page)
 
     def _withdraw(self, pages: range) -> None:

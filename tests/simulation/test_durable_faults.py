@@ -14,8 +14,8 @@ it here. Acknowledging, handling and posting on are one commit, so several of th
     S9   end committed, what follows not sent           durable.commit.after of a handler that posts
     S10  the first message for a peer, and no bridge    durable.commit.after, first visit
     B1   taken from the outbox, not written             durable.bridge.before_send
-    B2   written, not stored by the peer                durable.intake.before_accept
-    B3   stored by the peer, answer not received        durable.intake.after_accept
+    B2   written, not stored by the peer                durable.receiver.before_accept
+    B3   stored by the peer, answer not received        durable.receiver.after_accept
     B4   answer received, removal not durable           durable.bridge.accepted
     B5   one refused in the middle of a window          queue `closed` in every run
     B6   the bridge dies, the node lives                test_durable_bridges
@@ -26,11 +26,11 @@ it here. Acknowledging, handling and posting on are one commit, so several of th
     B12  the store's connection is lost                 durable.commit.before and after, failing
     B13  a link that is half open                       faults `power` and `one way` of the scenario
     B14  the disk is full                               faults `full disk` and `read-only`
-    R1   stored, not seen by a consumer                 durable.intake.after_accept
-    R2   seen, not handled                              durable.consumer.taken
+    R1   stored, not seen by a consumer                 durable.receiver.after_accept
+    R2   seen, not handled                              durable.consumer.dispatched
     R3   handled, not committed                         durable.consumer.handled
     R4   committed, not reported                        durable.commit.after
-    R7   some in memory, some handled                   durable.consumer.taken, later visits
+    R7   some in memory, some handled                   durable.consumer.dispatched, later visits
     R8   read again while handlers run                  durable.commit.before, failing
     R9   a dead letter, not yet reported                durable.commit.after of queue `ward`
     R12  a store restored from a backup                 test_durable_restored

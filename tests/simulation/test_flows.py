@@ -53,7 +53,7 @@ def test_seeds_pass(seeds: range) -> None:
 @BUGS.replace(FlowMutation, "apply", LIVENESS, 4)
 def plant_forgotten_receipts(_: Any, self: FlowMutation, ledger: StoreTables) -> None:
     self._write(ledger)
-    append_sends(ledger, self._posts, check_sends(ledger, self._posts))
+    append_sends(ledger, self._sends, check_sends(ledger, self._sends))
 
 
 @BUGS.plant(CORRECTNESS, 1)
@@ -71,11 +71,11 @@ def plant_letters_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
         if any(tx.is_started for tx in self.step_transactions):
             return
         for mutation in self.take_held_mutations():
-            if mutation._posts:
-                work = FunctionMutation(partial(post, mutation._posts))
+            if mutation._sends:
+                work = FunctionMutation(partial(post, mutation._sends))
                 work.done.add_done_callback(lambda done: done.exception())
                 store.submit(work)
-                mutation._posts = ()
+                mutation._sends = ()
             asyncio.get_running_loop().call_later(0.01, submit, store, mutation)
 
     monkeypatch.setattr(LoadedFlow, "submit_held", post_and_release)

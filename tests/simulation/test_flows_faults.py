@@ -22,12 +22,12 @@ RESTART_S = 1.0
 VISITS = (0, 2, 7)
 # Nobody comes there often.
 RARE = {
-    "flows.client.told",
+    "flows.result.resolved",
     "flows.commit.lost",
     "flows.loaded",
     "flows.recovery.claimed",
     "flows.recovery.counted",
-    "flows.schedule.begun",
+    "flows.schedule.started",
     "flows.schedule.due",
     "flows.session.rejected",
 }

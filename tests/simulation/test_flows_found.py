@@ -55,7 +55,7 @@ def test_a_flow_that_an_operator_tries_again_is_not_parked_when_it_is_read_again
         machine = world.machines["n0"]
         with world.traps.armed():
             for _ in range(2 + CRASHES_ALONE_MAX):
-                trap = world.traps.kill(machine, "flows.step.done")
+                trap = world.traps.kill(machine, "flows.step.completed")
                 world.start_all()
                 sim.run_for(3.0)
                 assert trap.has_fired

@@ -168,7 +168,7 @@ def test_result_that_cannot_be_written_down(monkeypatch: pytest.MonkeyPatch) -> 
         world = World(sim, plan_of(msgspec.structs.replace(ORDER, is_odd=True)))
         payer = world.machines["n0"]
         with world.traps.armed():
-            trap = world.traps.kill(payer, "flows.step.done", visits=9)
+            trap = world.traps.kill(payer, "flows.step.completed", visits=9)
             for _ in range(3):
                 world.start_all()
                 sim.run_for(2.0)

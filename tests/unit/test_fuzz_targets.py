@@ -166,7 +166,7 @@ def plant_belief_in_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_unmapped_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuzz.targets.durable.decode_batch", stored_messages._page_decoder.decode)
+    monkeypatch.setattr("fuzz.targets.durable.decode_batch", stored_messages._batch_decoder.decode)
 
 
 def plant_boundless_letter(monkeypatch: pytest.MonkeyPatch) -> None:

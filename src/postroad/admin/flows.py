@@ -195,7 +195,7 @@ async def reading_flows(location: str) -> AsyncIterator[FlowsAtRest]:
     """Look at the flows of a node that runs or not: at a path, or `postgresql://...`."""
     store = store_from_url(location)
     # Others may read at the same time, and no flow is changed: nobody need be locked out.
-    await store.open(role=_OPERATOR, take_over=True)
+    await store.open(role=_OPERATOR, force=True)
     async with _flows_of(store, can_change=False) as flows:
         yield flows
 
@@ -234,6 +234,6 @@ async def _flows_of(store: Store, *, can_change: bool) -> AsyncIterator[FlowsAtR
 
 async def _owner_of(location: str) -> str:
     store = store_from_url(location)
-    await store.open(role=_OPERATOR, take_over=True)
+    await store.open(role=_OPERATOR, force=True)
     await store.close()
     return store.owner

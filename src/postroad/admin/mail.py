@@ -42,7 +42,7 @@ async def run_bridge(settings: BridgeSettings, on_ready: Callable[[Address, int]
         StoreError: the database has another history than this process remembers.
     """
     store = store_from_url(settings.store)
-    await store.open(settings.node, role="bridge", take_over=settings.take_over)
+    await store.open(settings.node, role="bridge", force=settings.take_over)
     try:
         service = MessagingService(
             settings.cluster,

@@ -310,15 +310,15 @@ class DurableQueues(Lifecycle):
         """Send several messages, all of them or none; returns their ids."""
         return list(await self._commit([self.encoder.encode_traced(each) for each in messages]))
 
-    async def _commit(self, posts: Sequence[EncodedMessage]) -> Sequence[int]:
+    async def _commit(self, messages: Sequence[EncodedMessage]) -> Sequence[int]:
         with outside_transaction(self.store):
             writer = self.store.writer
             if not writer.has_capacity:
                 await writer.wait_for_capacity()
-            posting = SendMutation(posts, writer.create_future())
-            writer.submit(posting)
-            await posting.done
-        return posting.ids
+            mutation = SendMutation(messages, writer.create_future())
+            writer.submit(mutation)
+            await mutation.done
+        return mutation.ids
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -342,12 +342,12 @@ class DurableQueues(Lifecycle):
         if transaction is None and not tx.sends:
             return
         with outside_transaction(self.store):
-            posting = SendMutation(tx.sends, self.store.writer.create_future())
+            mutation = SendMutation(tx.sends, self.store.writer.create_future())
             if transaction is None:
-                self.store.submit(posting)
+                self.store.submit(mutation)
             else:
-                transaction.finish(posting)
-            await posting.done
+                transaction.finish(mutation)
+            await mutation.done
 
     # Consuming.
 

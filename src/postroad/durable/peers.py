@@ -61,8 +61,8 @@ class ClusterPeerDirectory(PeerDirectory):
 
     def subscribe(self, listener: PeerListener) -> Callable[[], None]:
         def on_change(change: MembershipEvent) -> None:
-            is_gone = change.kind is MembershipEventType.REMOVED
-            listener(change.member.name, None if is_gone else change.member.address)
+            is_removed = change.kind is MembershipEventType.REMOVED
+            listener(change.member.name, None if is_removed else change.member.address)
 
         self._agent.add_listener(on_change)
         return lambda: self._agent.remove_listener(on_change)

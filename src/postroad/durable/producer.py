@@ -193,9 +193,9 @@ def _to_ms(name: str, seconds: float) -> int:
 
 
 def _identify(key: str, message: StoredMessage) -> IdempotencyRecord:
-    """What makes another message under the same key another one: all but when it was posted.
+    """Return the key with a digest of the message, which a repeated send must match.
 
-    Who posts it again does so in another span.
+    The digest leaves out the time and the trace, which differ when a message is sent again.
     """
     headers = message.headers and tracing.remove_context(message.headers)
     fixed = (message.queue, message.body, message.key, headers, message.priority)
@@ -206,61 +206,70 @@ def _identify(key: str, message: StoredMessage) -> IdempotencyRecord:
 # Inside a commit.
 
 
-def check_sends(tables: StoreTables, posts: Sequence[EncodedMessage]) -> list[int | None]:
-    """For each post the id of the one before with the same idempotency key, if there was one.
+def check_sends(tables: StoreTables, messages: Sequence[EncodedMessage]) -> list[int | None]:
+    """Return for each message the id of the earlier one with its idempotency key, or None.
 
     Raises:
-        SendRejectedError: they cannot be taken; nothing was changed.
+        SendRejectedError: the outbox is full, or a key was used for another message; nothing
+            was changed.
     """
     counts: dict[str, int] = {}
-    earlier: list[int | None] = []
-    here: dict[tuple[str, str], EncodedMessage] = {}
-    for post in posts:
-        duplicate_id = None if post.idempotency is None else _find_duplicate(tables, post, here)
-        earlier.append(duplicate_id)
-        if duplicate_id is None and post.peer != tables.owner:
-            counts[post.peer] = counts.get(post.peer, 0) + 1
+    duplicates: list[int | None] = []
+    earlier_in_group: dict[tuple[str, str], EncodedMessage] = {}
+    for message in messages:
+        duplicate_id = (
+            None
+            if message.idempotency is None
+            else _find_duplicate(tables, message, earlier_in_group)
+        )
+        duplicates.append(duplicate_id)
+        if duplicate_id is None and message.peer != tables.owner:
+            counts[message.peer] = counts.get(message.peer, 0) + 1
     for peer, count in counts.items():
         tables.outbox.check_capacity(peer, count)
-    return earlier
+    return duplicates
 
 
 def _find_duplicate(
-    tables: StoreTables, post: EncodedMessage, here: dict[tuple[str, str], EncodedMessage]
+    tables: StoreTables,
+    message: EncodedMessage,
+    earlier_in_group: dict[tuple[str, str], EncodedMessage],
 ) -> int | None:
-    assert post.idempotency is not None
-    duplicate_id = tables.outbox.find_sent(post.peer, post.idempotency)
+    assert message.idempotency is not None
+    duplicate_id = tables.outbox.find_sent(message.peer, message.idempotency)
     if duplicate_id is not None:
         return duplicate_id
-    first = here.setdefault((post.peer, post.idempotency.key), post)
-    if first is post or first.idempotency is None:
+    first = earlier_in_group.setdefault((message.peer, message.idempotency.key), message)
+    if first is message or first.idempotency is None:
         return None
-    post.idempotency.check(first.idempotency.digest, post.peer)
+    message.idempotency.check(first.idempotency.digest, message.peer)
     return first.id
 
 
 def append_sends(
-    tables: StoreTables, posts: Sequence[EncodedMessage], earlier: Iterable[int | None]
+    tables: StoreTables, messages: Sequence[EncodedMessage], duplicates: Iterable[int | None]
 ) -> list[int]:
-    """Put posts into the outbox; returns their ids."""
+    """Append messages to the outbox, except duplicates; returns the ids of all."""
     ids = []
-    for post, duplicate_id in zip(posts, earlier, strict=True):
+    for message, duplicate_id in zip(messages, duplicates, strict=True):
         if duplicate_id is None:
-            tables.enqueue(post.peer, post.encoded)
-            if post.idempotency is not None:
-                tables.outbox.record_sent(post.peer, post.idempotency, post.id, tables.now_ms)
-        ids.append(post.id if duplicate_id is None else duplicate_id)
+            tables.enqueue(message.peer, message.encoded)
+            if message.idempotency is not None:
+                tables.outbox.record_sent(
+                    message.peer, message.idempotency, message.id, tables.now_ms
+                )
+        ids.append(message.id if duplicate_id is None else duplicate_id)
     return ids
 
 
 class SendMutation(Mutation):
-    """Posts that somebody waits for: all of them or none."""
+    """Sends several messages, all of them or none, for a caller that waits."""
 
     __slots__ = ("_messages", "done", "ids")
 
-    def __init__(self, posts: Sequence[EncodedMessage], done: asyncio.Future[None]) -> None:
-        super().__init__(sum([len(post.encoded) for post in posts]))
-        self._messages = posts
+    def __init__(self, messages: Sequence[EncodedMessage], done: asyncio.Future[None]) -> None:
+        super().__init__(sum([len(message.encoded) for message in messages]))
+        self._messages = messages
         self.ids: Sequence[int] = ()
         self.done = done
 
@@ -272,14 +281,14 @@ class SendMutation(Mutation):
 
 
 class _PeerSends:
-    """Posts to one peer, with those who wait for them."""
+    """Messages to one peer, with the futures of their senders."""
 
     __slots__ = ("accepted", "encoded", "error", "waiters")
 
     def __init__(self) -> None:
         self.encoded: list[bytes] = []
         self.waiters: list[asyncio.Future[None]] = []
-        # How many of them were taken, and why not the others.
+        # How many messages were stored, and why the others were not.
         self.accepted = 0
         self.error: OutboxFullError | None = None
 
@@ -301,9 +310,9 @@ class _PeerSends:
 
 
 class SendBatchMutation(Mutation):
-    """Posts without idempotency keys that wait for the same commit, each by itself.
+    """Sends messages without idempotency keys that share a commit, each of which may fail alone.
 
-    Most posts are of this kind, so what is done once for many of them is not done for each.
+    Most messages are of this kind, so work is done once per batch where possible.
     """
 
     __slots__ = ("_batches",)
@@ -312,12 +321,12 @@ class SendBatchMutation(Mutation):
         super().__init__(size)
         self._batches: dict[str, _PeerSends] = {}
 
-    def add(self, post: EncodedMessage, done: asyncio.Future[None]) -> None:
-        """Take one more, as long as the commit has not begun."""
-        batch = self._batches.get(post.peer)
+    def add(self, message: EncodedMessage, done: asyncio.Future[None]) -> None:
+        """Add a message before the commit starts."""
+        batch = self._batches.get(message.peer)
         if batch is None:
-            batch = self._batches[post.peer] = _PeerSends()
-        batch.encoded.append(post.encoded)
+            batch = self._batches[message.peer] = _PeerSends()
+        batch.encoded.append(message.encoded)
         batch.waiters.append(done)
 
     def apply(self, tables: StoreTables) -> None:
@@ -333,15 +342,15 @@ class SendBatchMutation(Mutation):
                     resolve_future(done, error)
 
 
-def submit_send(writer: GroupCommitWriter, post: EncodedMessage) -> asyncio.Future[None]:
-    """Have a post without an idempotency key committed with the others that wait for it."""
+def submit_send(writer: GroupCommitWriter, message: EncodedMessage) -> asyncio.Future[None]:
+    """Commit a message without an idempotency key, together with others queued for the commit."""
     done: asyncio.Future[None] = writer.create_future()
-    newest = writer.last_queued
-    if type(newest) is SendBatchMutation:
-        newest.add(post, done)
-        writer.add_queued_bytes(len(post.encoded))
+    last_mutation = writer.last_queued
+    if type(last_mutation) is SendBatchMutation:
+        last_mutation.add(message, done)
+        writer.add_queued_bytes(len(message.encoded))
     else:
-        gathering = SendBatchMutation(len(post.encoded))
-        gathering.add(post, done)
-        writer.submit(gathering)
+        mutation = SendBatchMutation(len(message.encoded))
+        mutation.add(message, done)
+        writer.submit(mutation)
     return done

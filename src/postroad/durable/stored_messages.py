@@ -52,26 +52,26 @@ class StoredMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_page_decoder = msgspec.msgpack.Decoder(list[StoredMessage])
-_letter_decoder = msgspec.msgpack.Decoder(StoredMessage)
+_batch_decoder = msgspec.msgpack.Decoder(list[StoredMessage])
+_message_decoder = msgspec.msgpack.Decoder(StoredMessage)
 
 encode_stored_message = _encoder.encode
 
 
 def decode_stored_message(data: bytes) -> StoredMessage:
     """Read back what `encode_letter` wrote."""
-    return _letter_decoder.decode(data)
+    return _message_decoder.decode(data)
 
 
 def split_into_batches(
-    encoded: Sequence[bytes], letters_max: int, bytes_max: int
+    encoded: Sequence[bytes], messages_max: int, bytes_max: int
 ) -> Iterator[Sequence[bytes]]:
     """Cut letters that are encoded into what makes a page each."""
     ends = list(accumulate(map(len, encoded)))
     start = size = 0
     while start < len(encoded):
         fitting = bisect_right(ends, size + bytes_max, start)
-        stop = min(max(fitting, start + 1), start + letters_max)
+        stop = min(max(fitting, start + 1), start + messages_max)
         yield encoded[start:stop]
         start, size = stop, ends[stop - 1]
 
@@ -91,6 +91,6 @@ def encode_batch(messages: Iterable[StoredMessage]) -> bytes:
 def decode_batch(batch: bytes) -> list[StoredMessage]:
     """The letters of a page; raises MalformedPayloadError if it is none."""
     try:
-        return _page_decoder.decode(batch)
+        return _batch_decoder.decode(batch)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedPayloadError(f"no page of letters: {error}") from error

@@ -46,13 +46,13 @@ TopicHandler: TypeAlias = Callable[
 class TopicMessaging:
     """Sends messages to topics of other nodes and handles those to this node's.
 
-    messaging = TopicMessaging(mail)
+    messaging = TopicMessaging(queues)
     await messaging.add_message_handler("platform.session", handle)
     await messaging.send(messaging.create_message("platform.session", b"..."), "beta")
     """
 
-    def __init__(self, mail: DurableQueues) -> None:
-        self._queues = mail
+    def __init__(self, queues: DurableQueues) -> None:
+        self._queues = queues
         self._handlers: dict[str, HandlerRegistration] = {}
 
     @property
@@ -102,7 +102,7 @@ class TopicMessaging:
         messages to one target are in order.
         """
         targets = [target] if isinstance(target, str) else list(target)
-        drafts = [
+        messages = [
             OutgoingMessage(
                 to=self.address_of_party(name),
                 queue=message.topic,
@@ -114,10 +114,10 @@ class TopicMessaging:
             for name in targets
         ]
         if tx is None:
-            await self._queues.send_many(drafts)
+            await self._queues.send_many(messages)
             return
-        for draft in drafts:
-            tx.send_message(draft)
+        for outgoing in messages:
+            tx.send_message(outgoing)
 
     async def add_message_handler(self, topic: str, handler: TopicHandler) -> HandlerRegistration:
         """Have `handler(message, registration, tx)` called for messages to a topic."""

@@ -172,10 +172,10 @@ class Transaction(TransactionScope, eq=False):
     @property
     def is_unavailable(self) -> bool:
         """Whether the store could not even begin with its statements."""
-        beginning = self._starting
-        if beginning is None or not beginning.done() or beginning.cancelled():
+        start = self._starting
+        if start is None or not start.done() or start.cancelled():
             return False
-        return isinstance(beginning.exception(), StoreError)
+        return isinstance(start.exception(), StoreError)
 
     @property
     def sends(self) -> Sequence[EncodedMessage]:
@@ -194,7 +194,7 @@ class Transaction(TransactionScope, eq=False):
         self.is_finished = True
         if self._savepoint is None and self._starting is not None:
             # Nobody waits for it any more.
-            self._starting.add_done_callback(_give_up)
+            self._starting.add_done_callback(_abandon_start)
         return self._savepoint
 
     def rollback(self) -> None:
@@ -204,9 +204,9 @@ class Transaction(TransactionScope, eq=False):
             transaction.finish(None)
 
 
-def _give_up(beginning: asyncio.Future[SavepointTransaction]) -> None:
-    if not beginning.cancelled() and beginning.exception() is None:
-        beginning.result().finish(None)
+def _abandon_start(start: asyncio.Future[SavepointTransaction]) -> None:
+    if not start.cancelled() and start.exception() is None:
+        start.result().finish(None)
 
 
 def _check_plain(function: Callable[..., Any]) -> None:

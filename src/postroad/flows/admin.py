@@ -254,17 +254,17 @@ class FlowAdmin(ABC):
                 raise UsageError(f"flow {id} is {state.status}: only one that runs answers")
             loaded = await self.engine.pin(state.id)
             try:
-                answers = {} if loaded.ctx is None else loaded.ctx.query_handlers
-                if name not in answers:
-                    names = ", ".join(sorted(answers)) or "none"
+                handlers = {} if loaded.ctx is None else loaded.ctx.query_handlers
+                if name not in handlers:
+                    names = ", ".join(sorted(handlers)) or "none"
                     raise UsageError(f"flow {id} answers no query {name!r}; it answers: {names}")
-                answer = answers[name]()
+                value = handlers[name]()
                 machine = loaded.machine
                 if machine is not None and machine.has_deferred:
                     self.engine.commit(loaded, machine, machine.record_deferred(), None)
                 # Code runs ahead of the disk, and what it says may not have happened after all.
                 if await loaded.is_durable():
-                    return answer
+                    return value
             finally:
                 self.engine.unpin(loaded)
 
@@ -359,9 +359,9 @@ class FlowAdmin(ABC):
         # What it draws from here on is its own: the other one may have used the same already.
         copy.add_fork_seed(len(entries), os.urandom(_SEED_BYTES))
 
-        def write(ledger: StoreTables) -> None:
-            tables.insert_state(ledger.database, tables.state_row(copy))
-            tables.insert_steps(ledger.database, copy.id, 0, entries)
+        def write(stored: StoreTables) -> None:
+            tables.insert_state(stored.database, tables.state_row(copy))
+            tables.insert_steps(stored.database, copy.id, 0, entries)
 
         await self.engine.store.write(write)
         id = format_flow_id(copy.id)
@@ -376,7 +376,7 @@ class FlowAdmin(ABC):
         if not state.is_ended:
             raise UsageError(f"the flow begun as {client_id!r} is {state.status}: it has not ended")
         id = state.id
-        await self.engine.store.write(lambda ledger: tables.delete_flow(ledger.database, id))
+        await self.engine.store.write(lambda stored: tables.delete_flow(stored.database, id))
 
     async def purge_expired(self) -> None:
         """Let go of all that ended long ago."""
@@ -396,9 +396,9 @@ class FlowAdmin(ABC):
                     break
 
 
-def _delete(ledger: StoreTables, ids: list[int]) -> None:
+def _delete(stored: StoreTables, ids: list[int]) -> None:
     for id in ids:
-        tables.delete_flow(ledger.database, id)
+        tables.delete_flow(stored.database, id)
 
 
 def _parse(id: str) -> int:

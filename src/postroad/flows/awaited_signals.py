@@ -49,16 +49,16 @@ class _SignalFinder:
 
     def __init__(self) -> None:
         self.signals: Signals = {}
-        self._seen: set[tuple[object, int | str]] = set()
+        self._reported: set[tuple[object, int | str]] = set()
         self._depth = 0
 
     def follow_function(self, function: object, parameter: int | str) -> None:
         """Look at what a function does with the flow that it gets as a parameter."""
         if not isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
             raise _Undecidable
-        if (function, parameter) in self._seen:
+        if (function, parameter) in self._reported:
             return
-        self._seen.add((function, parameter))
+        self._reported.add((function, parameter))
         self._depth += 1
         if self._depth > _DEPTH_MAX:
             raise _Undecidable

@@ -193,8 +193,8 @@ class FlowDefinition(Generic[P, R_co]):
         if signal_types is None:
             return
         if name not in signal_types:
-            near = get_close_matches(name, signal_types, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
+            similar_names = get_close_matches(name, signal_types, 1)
+            hint = f"; did you mean {similar_names[0]!r}?" if similar_names else "."
             names = ", ".join(map(repr, sorted(signal_types))) or "none"
             raise WrongSignalError(
                 f"the code of flow {self.name!r} asks for no signal {name!r}{hint} It asks for: "

@@ -200,7 +200,7 @@ class FlowService(Lifecycle):
             await self._receiver.close()
             self._receiver = None
         try:
-            await engine.store.write(lambda ledger: tables.mark_stopped(ledger.database))
+            await engine.store.write(lambda stored: tables.mark_stopped(stored.database))
         except PostroadError as error:
             # Then the next start counts this one as a crash.
             logger.debug("the end of the flows could not be noted: %s", error)

@@ -158,6 +158,6 @@ async def test_a_result_is_told_while_a_late_letter_is_looked_at(nodes: FlowNode
     def on_letter(peer: str) -> None:
         asked.set_result(asyncio.get_running_loop().create_task(again.result(DEADLINE_S)))
 
-    with faults.arm_fault_point("flows.letter.taken", on_letter):
+    with faults.arm_fault_point("flows.session.received", on_letter):
         await beta.flows.admin.undrain()
         assert await (await asked) == "shouted"

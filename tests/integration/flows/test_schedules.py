@@ -216,7 +216,7 @@ class TestMissedTimes:
 
 
 class TestEndsInBetween:
-    @pytest.mark.parametrize("point", ["flows.schedule.due", "flows.schedule.begun"])
+    @pytest.mark.parametrize("point", ["flows.schedule.due", "flows.schedule.started"])
     @pytest.mark.parametrize("catch_up", ["last", "all"])
     async def test_a_crash_loses_nothing_and_doubles_nothing(
         self, nodes: FlowNodes, clock: Clock, point: str, catch_up: str

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 BEFORE, AFTER, REPORTED = "durable.commit.before", "durable.commit.after", "durable.commit.reported"
 BEFORE_SEND, AFTER_SEND = "durable.bridge.before_send", "durable.bridge.after_send"
-ACCEPTED, ACCEPTS = "durable.bridge.accepted", "durable.intake.after_accept"
+ACCEPTED, ACCEPTS = "durable.bridge.accepted", "durable.receiver.after_accept"
 HANDLED, DURABLE = "flows.event.handled", "flows.commit.durable"
 LOST, CLAIMED = "flows.commit.lost", "flows.recovery.claimed"
-BEGINS, DONE = "flows.step.begins", "flows.step.done"
-LETTER, TAKEN = "flows.letter.taken", "durable.consumer.taken"
-TOLD, LOADED, COUNTED = "flows.client.told", "flows.loaded", "flows.recovery.counted"
-DUE, BEGUN, REJECTED = "flows.schedule.due", "flows.schedule.begun", "flows.session.rejected"
+BEGINS, DONE = "flows.step.started", "flows.step.completed"
+LETTER, TAKEN = "flows.session.received", "durable.consumer.dispatched"
+TOLD, LOADED, COUNTED = "flows.result.resolved", "flows.loaded", "flows.recovery.counted"
+DUE, BEGUN, REJECTED = "flows.schedule.due", "flows.schedule.started", "flows.session.rejected"
 
 COURSE = "verdict._check_course"
 """Each order ended as the model says, and each step of a transaction was done once."""

@@ -70,8 +70,8 @@ from typing import NamedTuple
 PAYER, PAYEE, THIRD = "payer", "payee", "third"
 
 BEFORE, AFTER, REPORTED = "durable.commit.before", "durable.commit.after", "durable.commit.reported"
-HANDLED, LETTER = "flows.event.handled", "flows.letter.taken"
-BEGINS, DONE = "flows.step.begins", "flows.step.done"
+HANDLED, LETTER = "flows.event.handled", "flows.session.received"
+BEGINS, DONE = "flows.step.started", "flows.step.completed"
 CLAIMED, COUNTED = "flows.recovery.claimed", "flows.recovery.counted"
 LOST = "flows.commit.lost"
 BEFORE_SEND, AFTER_SEND = "durable.bridge.before_send", "durable.bridge.after_send"
@@ -122,15 +122,15 @@ KILLS: dict[str, list[Kill]] = {
         Kill("S3", "receipt-reported", PAYER, REPORTED, "flow=pay&has=entries&has=ack_tokens"),
         Kill("S8", "end-not-committed", PAYER, BEFORE, "flow=pay&has=is_ended"),
         Kill("S2 F2", "end-committed", PAYER, AFTER, "flow=pay&has=is_ended"),
-        Kill("F2", "client-not-told", PAYER, "flows.client.told"),
+        Kill("F2", "client-not-told", PAYER, "flows.result.resolved"),
         Kill("P6", "then-loaded", PAYER, AFTER, "flow=pay&has=is_new", again="flows.loaded"),
         Kill("P6", "then-counted", PAYER, AFTER, "flow=pay&has=outgoing", again=COUNTED),
         Kill("P5", "then-claimed", PAYER, AFTER, "flow=pay&has=outgoing", again=CLAIMED),
     ],
     "be paid": [
         Kill("R1", "stored", PAYEE, AFTER, "unit=WindowMutation"),
-        Kill("R1", "accepted", PAYEE, "durable.intake.after_accept"),
-        Kill("R2", "message-taken", PAYEE, "durable.consumer.taken"),
+        Kill("R1", "accepted", PAYEE, "durable.receiver.after_accept"),
+        Kill("R2", "message-taken", PAYEE, "durable.consumer.dispatched"),
         Kill("R2", "letter-taken", PAYEE, LETTER),
         Kill("R3", "responder-handled", PAYEE, HANDLED, "event=FlowAdmitted"),
         Kill("R3", "responder-not-committed", PAYEE, BEFORE, "flow=credit&has=is_new"),
@@ -272,6 +272,6 @@ TROUBLES = _ids(S=[3], R=[8, 10, 11, 13], F=[10, 11, 13, 14, 15, 16], P=[5, 6, 7
 """Those that are tests of their own, because there is more to them than one death."""
 DISK = (LOST,)
 """Where a process dies that cannot write: F15."""
-SCHEDULED = ("flows.schedule.due", "flows.schedule.begun")
+SCHEDULED = ("flows.schedule.due", "flows.schedule.started")
 """Where a process dies when the time of a schedule has come: F16."""
 ALL = _ids(S=range(1, 12), R=range(1, 15), F=range(1, 17), P=range(1, 11)) - {"S10", "R12"}

@@ -52,11 +52,11 @@ BEFORE_SEND = faults.declare_fault_point("durable.bridge.before_send")
 AFTER_SEND = faults.declare_fault_point("durable.bridge.after_send")
 ACCEPTED = faults.declare_fault_point("durable.bridge.accepted")
 
-_PAGES_AT_ONCE = 8
+_BATCHES_PER_READ = 8
 # Pages that were committed a moment ago are sent without being read back, up to so many bytes.
 _HOT_BYTES_MAX = 1024 * 1024
 # A stream that was refused is offered again from time to time: the other side may have decided.
-_REFUSED_S = 60.0
+_MISMATCH_DELAY_S = 60.0
 
 
 class BridgeState(enum.StrEnum):
@@ -175,7 +175,7 @@ class Bridge:
             except StreamMismatchError as error:
                 self._log_error(error, logging.ERROR)
                 self.state = BridgeState.MISMATCH
-                await self._pause(_REFUSED_S)
+                await self._pause(_MISMATCH_DELAY_S)
             except PostroadError as error:
                 self._log_error(error)
                 await self._back_off()
@@ -232,28 +232,28 @@ class Bridge:
         if peer is None or self._is_paused or peer.last_seq == peer.acked_seq:
             return False
         self.state = BridgeState.OPENING
-        course = StreamIdentity(
+        stream = StreamIdentity(
             peer=self.peer, store=self._store.id, epoch=peer.epoch, token=self._token
         )
-        answer = await self._open_stream(course, peer)
+        ack = await self._open_stream(stream, peer)
         self._epoch, self._acked, self._rejections = peer.epoch, peer.acked_seq, []
-        self._submit_ack(course, answer, peer.acked_seq)
-        outflow = BridgeSendWindow(course, self._config, answer)
+        self._submit_ack(stream, ack, peer.acked_seq)
+        window = BridgeSendWindow(stream, self._config, ack)
         # What was sent before and is not accepted is sent again.
         self._may_have_more = True
         while not self._is_stale:
-            await self._send_more(outflow, peer)
+            await self._send_more(window, peer)
             if self._windows and self._windows[0].done():
-                if self._on_ack(outflow, course):
+                if self._on_ack(window, stream):
                     # There is room for more now.
                     continue
-                if outflow.is_full:
+                if window.is_full:
                     await self._wait_for_credit()
                 else:
                     # It lost sight of this node; should it do so again, not at once.
                     await self._back_off()
                 return True
-            if not self._windows and outflow.available_bytes <= 0:
+            if not self._windows and window.available_bytes <= 0:
                 await self._wait_for_credit()
                 return True
             self.state = BridgeState.SENDING if self._windows else BridgeState.IDLE
@@ -267,8 +267,8 @@ class Bridge:
         self.last_error = f"{self.peer!r} has no room for more"
         await self._back_off()
 
-    async def _open_stream(self, course: StreamIdentity, peer: PeerState) -> StreamAck:
-        offer = StreamOpen(course.store, course.epoch, course.token, peer.acked_seq)
+    async def _open_stream(self, stream: StreamIdentity, peer: PeerState) -> StreamAck:
+        offer = StreamOpen(stream.store, stream.epoch, stream.token, peer.acked_seq)
         reply = await self._service.request(
             self.target,
             OFFER,
@@ -276,46 +276,46 @@ class Bridge:
             timeout=self._config.open_timeout_s,
             peer=self.peer,
         )
-        answer = decode_stream_message(StreamAck, reply)
-        check_version(answer.version)
-        self._check_status(answer)
-        now, chain = await self._store.read(query.peer_and_chain, self.peer, answer.watermark)
+        ack = decode_stream_message(StreamAck, reply)
+        check_version(ack.version)
+        self._check_status(ack)
+        now, chain = await self._store.read(query.peer_and_chain, self.peer, ack.watermark)
         if now.epoch != peer.epoch:
             raise StoreUnavailableError("a new epoch was started meanwhile")
-        check_stream_consistency(now, answer, chain)
-        return answer
+        check_stream_consistency(now, ack, chain)
+        return ack
 
-    def _check_status(self, answer: StreamAck) -> None:
-        if answer.status is WindowStatus.FENCED:
+    def _check_status(self, ack: StreamAck) -> None:
+        if ack.status is WindowStatus.FENCED:
             raise SenderStateLostError(
                 f"{self.peer!r} has heard from a later bridge manager of this store: if there is "
                 "none, this store is an old copy; decide what to do with the mail that waits, "
                 "then start a new epoch"
             )
 
-    async def _send_more(self, outflow: BridgeSendWindow, peer: PeerState) -> None:
+    async def _send_more(self, window: BridgeSendWindow, peer: PeerState) -> None:
         """Send what may be sent."""
-        while outflow.available_bytes > 0:
-            batches = outflow.select_batches(await self._next_batches(outflow, peer))
+        while window.available_bytes > 0:
+            batches = window.select_batches(await self._next_batches(window, peer))
             if not batches:
                 return
-            await self._send(outflow, batches[:1] if self._sends_single_batches else batches)
+            await self._send(window, batches[:1] if self._sends_single_batches else batches)
 
     async def _next_batches(
-        self, outflow: BridgeSendWindow, peer: PeerState
+        self, window: BridgeSendWindow, peer: PeerState
     ) -> Sequence[OutboxBatch]:
         """Pages after those that are sent, from memory or from the store."""
         hot = self._recent
-        while hot and hot[0].last <= outflow.sent:
+        while hot and hot[0].last <= window.sent:
             self._recent_bytes -= hot.popleft().size
-        if hot and hot[0].first == outflow.sent + 1:
+        if hot and hot[0].first == window.sent + 1:
             return list(hot)
         if not hot and not self._may_have_more:
             return ()
         # What is committed from here on is told.
         self._may_have_more = False
         epoch, batches = await self._store.read(
-            query.read_outbox_batches_of_epoch, peer.id, outflow.sent, _PAGES_AT_ONCE
+            query.read_outbox_batches_of_epoch, peer.id, window.sent, _BATCHES_PER_READ
         )
         if epoch != peer.epoch:
             self.reload()
@@ -323,10 +323,10 @@ class Bridge:
         self._may_have_more |= bool(batches)
         return batches
 
-    async def _send(self, outflow: BridgeSendWindow, batches: Sequence[OutboxBatch]) -> None:
+    async def _send(self, window: BridgeSendWindow, batches: Sequence[OutboxBatch]) -> None:
         BEFORE_SEND.hit(peer=self.peer, first=batches[0].first)
-        window = outflow.next_window(batches, self._acked, time.time_ns() // 1_000_000)
-        payload = encode(window)
+        frame = window.next_window(batches, self._acked, time.time_ns() // 1_000_000)
+        payload = encode(frame)
         delivery = asyncio.ensure_future(self._deliver(payload, batches))
         delivery.add_done_callback(self._on_delivery)
         self._windows.append(delivery)
@@ -362,25 +362,25 @@ class Bridge:
         self._clear_recent()
         self._failures = 0
 
-    def _on_ack(self, outflow: BridgeSendWindow, course: StreamIdentity) -> bool:
+    def _on_ack(self, window: BridgeSendWindow, stream: StreamIdentity) -> bool:
         """Take the answer to the oldest window; False if one must begin again."""
-        answer = decode_stream_message(StreamAck, self._windows.popleft().result())
-        ACCEPTED.hit(peer=self.peer, watermark=answer.watermark)
-        self._check_status(answer)
-        before = outflow.accepted
-        goes_on = outflow.on_ack(answer)
-        self._submit_ack(course, answer, before)
-        if answer.watermark > before:
+        ack = decode_stream_message(StreamAck, self._windows.popleft().result())
+        ACCEPTED.hit(peer=self.peer, watermark=ack.watermark)
+        self._check_status(ack)
+        before = window.accepted
+        can_continue = window.on_ack(ack)
+        self._submit_ack(stream, ack, before)
+        if ack.watermark > before:
             self._failures = 0
             self.last_error = None
-        return goes_on
+        return can_continue
 
-    def _submit_ack(self, course: StreamIdentity, answer: StreamAck, before: int) -> None:
-        if answer.watermark > before:
-            self.sent += answer.watermark - before
+    def _submit_ack(self, stream: StreamIdentity, ack: StreamAck, before: int) -> None:
+        if ack.watermark > before:
+            self.sent += ack.watermark - before
             # All that no settlement has made durable yet: one that fails must lose none of them.
-            self._rejections += new_rejections(answer, before)
-            mutation = OutboxAckMutation(course, answer, tuple(self._rejections), self._on_acked)
+            self._rejections += new_rejections(ack, before)
+            mutation = OutboxAckMutation(stream, ack, tuple(self._rejections), self._on_acked)
             self._store.submit(mutation, lazy=True)
 
     def _on_acked(self, mutation: OutboxAckMutation, error: Exception | None) -> None:

@@ -39,7 +39,7 @@ from postroad.net import MessagingService, PeerIfKnown, RawMessage
 logger = logging.getLogger("postroad.durable")
 
 # A bridge in another process is notified of new messages at most so often for each peer.
-_NUDGE_S = 0.002
+_WAKE_DELAY_S = 0.002
 _REMIND_S = 10.0
 
 
@@ -135,7 +135,7 @@ class BridgeController:
                 self._create(peer)
             elif self._is_external and peer not in self._woken:
                 self._woken[peer] = None
-                asyncio.get_running_loop().call_later(_NUDGE_S, self._wake, peer)
+                asyncio.get_running_loop().call_later(_WAKE_DELAY_S, self._wake, peer)
 
     def _wake(self, peer: str) -> None:
         self._woken.pop(peer, None)

@@ -43,8 +43,8 @@ from postroad.net import MessagingService, PeerIfKnown, RawMessage
 
 logger = logging.getLogger("postroad.durable")
 
-_ASK_AGAIN_S = 1.0
-_LOOK_S = 5.0
+_REQUEST_INTERVAL_S = 1.0
+_POLL_INTERVAL_S = 5.0
 
 
 class BridgeManager(Lifecycle):
@@ -114,7 +114,7 @@ class BridgeManager(Lifecycle):
         if self._node_address is not None:
             await self._request_snapshot(self._node_address)
         while not self.fenced.done():
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
             try:
                 await self._store.read(check_fencing_token, self.token)
             except FencedError as error:
@@ -130,7 +130,7 @@ class BridgeManager(Lifecycle):
         while not self._is_introduced.is_set():
             await self._send_to_node(address, request)
             try:
-                async with asyncio.timeout(_ASK_AGAIN_S):
+                async with asyncio.timeout(_REQUEST_INTERVAL_S):
                     await self._is_introduced.wait()
             except TimeoutError:
                 continue

@@ -19,9 +19,9 @@ PLACE = "bridge.place"
 
 def check_fencing_token(database: StoreConnection, token: int) -> None:
     """Raise FencedError if another bridge manager has taken over the store."""
-    newest = int(read_meta(database, TOKEN) or 0)
-    if newest != token:
-        raise FencedError(f"bridge manager {newest} has taken over from {token}")
+    newest_token = int(read_meta(database, TOKEN) or 0)
+    if newest_token != token:
+        raise FencedError(f"bridge manager {newest_token} has taken over from {token}")
 
 
 def acquire_fencing_token(tables: StoreTables, name: str, address: Address) -> int:
@@ -48,17 +48,17 @@ class OutboxAckMutation(Mutation):
 
     def __init__(
         self,
-        course: StreamIdentity,
-        answer: StreamAck,
+        stream: StreamIdentity,
+        ack: StreamAck,
         rejections: Sequence[MessageRejection],
-        on_settled: Callable[[OutboxAckMutation, Exception | None], None],
+        on_complete: Callable[[OutboxAckMutation, Exception | None], None],
     ) -> None:
         super().__init__()
-        self._on_acked = on_settled
-        self._stream = course
-        self._chain = answer.chain
+        self._on_acked = on_complete
+        self._stream = stream
+        self._chain = ack.chain
         self._rejections = rejections
-        self.acked = answer.watermark
+        self.acked = ack.watermark
 
     @property
     def epoch(self) -> int:

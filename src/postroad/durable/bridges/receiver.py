@@ -36,14 +36,14 @@ from postroad.net import MessagingService, RawMessage
 
 logger = logging.getLogger("postroad.durable")
 
-BEFORE_ACCEPT = faults.declare_fault_point("durable.intake.before_accept")
-AFTER_ACCEPT = faults.declare_fault_point("durable.intake.after_accept")
+BEFORE_ACCEPT = faults.declare_fault_point("durable.receiver.before_accept")
+AFTER_ACCEPT = faults.declare_fault_point("durable.receiver.after_accept")
 
 # Stores whose newest bridge is remembered; forgetting them all only weakens an extra check.
 _TOKENS_MAX = 4_096
 # The shortest letter: an array of an id, a queue name of one character, no body and a time.
-_LETTER_BYTES_MIN = 7
-_LETTERS_UNCHECKED = 512
+_MESSAGE_BYTES_MIN = 7
+_UNCHECKED_MESSAGES_MAX = 512
 _WARN_INTERVAL_S = 60.0
 
 
@@ -53,13 +53,13 @@ class WindowMutation(Mutation):
     __slots__ = ("_credit", "_own_name", "_prepared", "_sender", "_window", "done", "result")
 
     def __init__(
-        self, sender: str, window: StreamWindow, own_name: str, room: int, size: int
+        self, sender: str, window: StreamWindow, own_name: str, credit: int, size: int
     ) -> None:
         super().__init__(size)
         self._sender = sender
         self._window = window
         self._own_name = own_name
-        self._credit = room
+        self._credit = credit
         self._prepared: InboxBatch | None = None
         self.result: WindowResult
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -132,10 +132,10 @@ class StreamReceiver:
         return self._dead_bytes.get(sender, 0) >= self._config.sender_dead_bytes_max
 
     def _count(self, sender: str, size: int) -> None:
-        held = self._stored_bytes.get(sender, 0) + size
+        stored_bytes = self._stored_bytes.get(sender, 0) + size
         self._stored_bytes_total += size
-        if held:
-            self._stored_bytes[sender] = held
+        if stored_bytes:
+            self._stored_bytes[sender] = stored_bytes
         else:
             self._stored_bytes.pop(sender, None)
 
@@ -162,20 +162,20 @@ class StreamReceiver:
         offer = decode_stream_message(StreamOpen, message.payload)
         version = agree(offer)
         is_newest = self._is_current_token(sender, offer.store, offer.epoch, offer.token)
-        answer = await self._store.read(self._build_ack, sender, offer, is_newest)
-        return encode(msgspec.structs.replace(answer, version=version))
+        reply = await self._store.read(self._build_ack, sender, offer, is_newest)
+        return encode(msgspec.structs.replace(reply, version=version))
 
     def _build_ack(
         self, database: StoreConnection, sender: str, offer: StreamOpen, is_newest: bool
     ) -> StreamAck:
         status = WindowStatus.ACCEPTED if is_newest else WindowStatus.FENCED
-        room = self._credit(sender)
+        credit = self._credit(sender)
         stream = query.find_stream(database, sender, offer.store, offer.epoch)
         if stream is None:
             chain = initial_chain(offer.store, offer.epoch, self._service.name)
-            return StreamAck(status, 0, chain, room, [])
+            return StreamAck(status, 0, chain, credit, [])
         rejections = query.list_rejections(database, stream.id, offer.acked)
-        return StreamAck(status, stream.watermark, stream.chain, room, rejections)
+        return StreamAck(status, stream.watermark, stream.chain, credit, rejections)
 
     async def _on_window(self, message: RawMessage) -> bytes:
         sender = self._sender_of(message)
@@ -229,7 +229,7 @@ def _check_counts(window: StreamWindow) -> None:
     """Refuse a window that announces more letters than its bytes can hold."""
     for batch in window.batches:
         # Of a few letters it does no harm: they are refused one by one.
-        if batch.data is None or batch.count <= _LETTERS_UNCHECKED:
+        if batch.data is None or batch.count <= _UNCHECKED_MESSAGES_MAX:
             continue
-        if batch.count * _LETTER_BYTES_MIN > len(batch.data):
+        if batch.count * _MESSAGE_BYTES_MIN > len(batch.data):
             raise MalformedPayloadError(f"{batch.count} letters in {len(batch.data)} bytes")

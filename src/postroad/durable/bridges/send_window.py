@@ -24,7 +24,7 @@ from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.store.tables.rows import OutboxBatch, PeerState
 
 # What a page takes in a frame besides its letters.
-_PAGE_OVERHEAD = 48
+_BATCH_OVERHEAD_BYTES = 48
 
 
 class StreamIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class StreamIdentity(msgspec.Struct, frozen=True, kw_only=True):
     token: int
 
 
-def check_stream_consistency(peer: PeerState, answer: StreamAck, chain_here: bytes | None) -> None:
+def check_stream_consistency(peer: PeerState, ack: StreamAck, local_chain: bytes | None) -> None:
     """Raise StreamMismatchError unless both stores agree on what was delivered.
 
     Args:
@@ -45,29 +45,29 @@ def check_stream_consistency(peer: PeerState, answer: StreamAck, chain_here: byt
         chain_here: the chain after the peer's watermark, as this store knows it.
     """
     advice = "decide what to do with the mail that waits, then start a new epoch"
-    if answer.watermark < peer.acked_seq:
+    if ack.watermark < peer.acked_seq:
         raise ReceiverStateLostError(
             f"{peer.name!r} has acknowledged {peer.acked_seq} messages and remembers "
-            f"{answer.watermark}: its store is an old copy, and what is between is lost there; "
+            f"{ack.watermark}: its store is an old copy, and what is between is lost there; "
             f"{advice}"
         )
-    if answer.watermark > peer.last_seq:
+    if ack.watermark > peer.last_seq:
         raise SenderStateLostError(
-            f"{peer.name!r} has {answer.watermark} messages of this node, which remembers having "
+            f"{peer.name!r} has {ack.watermark} messages of this node, which remembers having "
             f"posted {peer.last_seq}: this node's store is an old copy; {advice}"
         )
-    if chain_here != answer.chain:
+    if local_chain != ack.chain:
         raise StreamDivergedError(
-            f"message {answer.watermark} to {peer.name!r} is not the one that was delivered there: "
+            f"message {ack.watermark} to {peer.name!r} is not the one that was delivered there: "
             f"one of the two stores is an old copy that went on by itself; {advice}"
         )
 
 
-def new_rejections(answer: StreamAck, before: int) -> list[MessageRejection]:
+def new_rejections(ack: StreamAck, before: int) -> list[MessageRejection]:
     """What a peer refuses of the messages it has accepted now: each at most once, in order."""
     rejections: list[MessageRejection] = []
-    for rejection in answer.rejections:
-        if before < rejection.number <= answer.watermark:
+    for rejection in ack.rejections:
+        if before < rejection.number <= ack.watermark:
             rejections.append(rejection)
             before = rejection.number
     return rejections
@@ -82,15 +82,13 @@ class BridgeSendWindow:
         is_full: whether the peer had no room for what it was sent last.
     """
 
-    def __init__(
-        self, course: StreamIdentity, config: DurableQueuesConfig, answer: StreamAck
-    ) -> None:
-        self._stream = course
+    def __init__(self, stream: StreamIdentity, config: DurableQueuesConfig, ack: StreamAck) -> None:
+        self._stream = stream
         self._config = config
-        self.accepted = self.sent = answer.watermark
-        self._version = answer.version
-        self._chain = answer.chain
-        self._credit = answer.credit
+        self.accepted = self.sent = ack.watermark
+        self._version = ack.version
+        self._chain = ack.chain
+        self._credit = ack.credit
         # Bytes of the windows on their way.
         self._in_flight_windows: deque[int] = deque()
         self._in_flight_bytes = 0
@@ -110,12 +108,12 @@ class BridgeSendWindow:
 
     def select_batches(self, batches: Sequence[OutboxBatch]) -> Sequence[OutboxBatch]:
         """Those of the next pages that make a window now."""
-        room = self.available_bytes
-        if room <= 0:
+        available_bytes = self.available_bytes
+        if available_bytes <= 0:
             return ()
         for index, batch in enumerate(batches):
-            room -= batch.size + _PAGE_OVERHEAD
-            if room < 0:
+            available_bytes -= batch.size + _BATCH_OVERHEAD_BYTES
+            if available_bytes < 0:
                 # A page larger than a window goes alone.
                 return batches[: max(index, 1)]
         return batches
@@ -144,19 +142,19 @@ class BridgeSendWindow:
         self.sent, self._chain = batches[-1].last, batches[-1].chain
         return window
 
-    def on_ack(self, answer: StreamAck) -> bool:
+    def on_ack(self, ack: StreamAck) -> bool:
         """The peer answered the oldest window; False if one must begin again with an offer."""
         self._in_flight_bytes -= self._in_flight_windows.popleft()
-        if answer.watermark > self.sent:
+        if ack.watermark > self.sent:
             raise MalformedPayloadError(
-                f"{self._stream.peer!r} accepts message {answer.watermark}, and {self.sent} is the "
+                f"{self._stream.peer!r} accepts message {ack.watermark}, and {self.sent} is the "
                 "last one it was sent"
             )
-        self.accepted = max(self.accepted, answer.watermark)
-        self._credit = answer.credit
-        self.is_full = answer.status is WindowStatus.FULL
-        if answer.status is WindowStatus.DIVERGED:
+        self.accepted = max(self.accepted, ack.watermark)
+        self._credit = ack.credit
+        self.is_full = ack.status is WindowStatus.FULL
+        if ack.status is WindowStatus.DIVERGED:
             raise StreamDivergedError(
                 f"{self._stream.peer!r} says that what it was sent does not continue what it has"
             )
-        return answer.status is WindowStatus.ACCEPTED
+        return ack.status is WindowStatus.ACCEPTED

@@ -61,24 +61,24 @@ class ConsumerWorker:
         self.task = loop.create_task(self._work(), name=f"postroad consumer {dispatcher.queue}")
 
     async def _work(self) -> None:
-        consumer, consumption = self._consumer, self._dispatcher
+        consumer, dispatcher = self._consumer, self._dispatcher
         # Looked up once, not for each message.
-        store, clerk, handler = consumer.store, consumer.encoder, consumer.handler
-        take, acknowledge, enter = (
-            consumption.next_message,
-            consumption.ack,
+        store, encoder, handler = consumer.store, consumer.encoder, consumer.handler
+        next_message, ack, enter = (
+            dispatcher.next_message,
+            dispatcher.ack,
             CURRENT_TRANSACTION.set,
         )
         in_a_row = 0
         while not consumer.is_stopping:
-            entry = take()
+            entry = next_message()
             if entry is None:
-                await consumption.wait()
+                await dispatcher.wait()
                 in_a_row = 0
                 continue
             self._number += 1
             self.is_busy = True
-            tx = Transaction(store, clerk)
+            tx = Transaction(store, encoder)
             # Not inside of what was open where the consumer was made.
             enter(tx)
             try:
@@ -92,7 +92,7 @@ class ConsumerWorker:
                 consumer.on_error(entry, tx, self, error)
             else:
                 if tx.close_if_unused():
-                    acknowledge(entry)
+                    ack(entry)
                 else:
                     consumer.on_success(entry, tx)
             self.is_busy = False

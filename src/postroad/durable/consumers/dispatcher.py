@@ -35,7 +35,7 @@ from postroad.durable.telemetry import RateTotals
 
 logger = logging.getLogger("postroad.durable")
 
-DISPATCHED = faults.declare_fault_point("durable.consumer.taken")
+DISPATCHED = faults.declare_fault_point("durable.consumer.dispatched")
 HANDLED = faults.declare_fault_point("durable.consumer.handled")
 
 _DETAIL_CHARS_MAX = 2_000
@@ -81,19 +81,19 @@ class QueueDispatcher(QueueLoader):
             return None
         if self.uncommitted >= self._uncommitted_acks_max:
             return None
-        shelf = self._buffer
-        entry = shelf.pop_next(now_ms)
+        buffer = self._buffer
+        entry = buffer.pop_next(now_ms)
         while self._rejected and entry is not None and entry in self._rejected:
             # Those before it had to be handled again first.
             self._nack(FailedDelivery(entry, self._rejected.pop(entry)))
-            entry = shelf.pop_next(now_ms)
-        if shelf.to_defer or shelf.expired:
+            entry = buffer.pop_next(now_ms)
+        if buffer.to_defer or buffer.expired:
             self._flush_buffer()
         if entry is not None:
             self._in_flight[entry] = None
             if DISPATCHED.is_armed:
                 DISPATCHED.hit(entry=entry)
-        if shelf.size < self._low_watermark:
+        if buffer.size < self._low_watermark:
             self._request_load()
         return entry
 
@@ -103,7 +103,7 @@ class QueueDispatcher(QueueLoader):
         await self.changed.wait()
 
     def _flush_buffer(self) -> None:
-        """Write down what the shelf does not keep any more."""
+        """Write what the prefetch buffer does not keep any more."""
         displaced, self._buffer.to_defer = self._buffer.to_defer, []
         expired, self._buffer.expired = self._buffer.expired, []
         mutation = DispositionMutation(self._on_committed)
@@ -118,7 +118,7 @@ class QueueDispatcher(QueueLoader):
     # What came of a message.
 
     def prepare_ack(
-        self, entry: QueuedMessage, posts: Sequence[EncodedMessage] = ()
+        self, entry: QueuedMessage, sends: Sequence[EncodedMessage] = ()
     ) -> DispositionMutation | None:
         """A message was handled; returns the unit to commit with the handler's statements."""
         if not self._release(entry):
@@ -127,16 +127,19 @@ class QueueDispatcher(QueueLoader):
         self.handled += 1
         if not self._is_stale:
             self._buffer.finish(entry)
-        return DispositionMutation(self._on_committed, finished=(entry,), sends=posts)
+        return DispositionMutation(self._on_committed, finished=(entry,), sends=sends)
 
     def ack(self, entry: QueuedMessage) -> None:
         """A message was handled, and nothing else follows from it."""
-        lane = entry.key_sequence
+        sequence = entry.key_sequence
         if (
-            entry.is_void
+            entry.is_aborted
             or self._is_stale
             or self._is_closed
-            or (lane is not None and (lane.is_broken or lane.waiting or entry.deferred is not None))
+            or (
+                sequence is not None
+                and (sequence.is_aborted or sequence.waiting or entry.deferred is not None)
+            )
         ):
             if not self._release(entry):
                 return
@@ -146,8 +149,8 @@ class QueueDispatcher(QueueLoader):
             # The same where nobody waits for its key, which most messages save the calls of.
             del self._in_flight[entry]
             self._buffer.size -= 1
-            if lane is not None:
-                lane.is_taken = False
+            if sequence is not None:
+                sequence.is_acquired = False
         if HANDLED.is_armed:
             HANDLED.hit(entry=entry)
         self.handled += 1
@@ -245,12 +248,12 @@ class QueueDispatcher(QueueLoader):
     def _release(self, entry: QueuedMessage) -> bool:
         """Whether what was done with a message counts: not if one before it failed."""
         del self._in_flight[entry]
-        if self._is_closed or entry.is_void:
+        if self._is_closed or entry.is_aborted:
             is_lost = True
         else:
             # If all is read again it may be committed once those before it are.
-            lane = entry.key_sequence
-            is_lost = lane is not None and lane.is_broken and not self._is_stale
+            sequence = entry.key_sequence
+            is_lost = sequence is not None and sequence.is_aborted and not self._is_stale
         if is_lost and not self._is_stale and not self._is_closed:
             self._return_to_buffer(entry)
         return not is_lost
@@ -304,21 +307,21 @@ class QueueDispatcher(QueueLoader):
     def _on_failed(self, mutation: DispositionMutation, error: Exception) -> None:
         """Nothing of a unit is in the store."""
         is_store_error = isinstance(error, StoreError)
-        is_refused = not is_store_error and not isinstance(error, TransactionAbortedError)
-        if is_store_error or (is_refused and len(mutation.finished) != 1):
+        is_rejected = not is_store_error and not isinstance(error, TransactionAbortedError)
+        if is_store_error or (is_rejected and len(mutation.finished) != 1):
             self.suspend(error)
-        if self._is_stale and mutation.is_repeatable and not is_refused and not self._is_closed:
+        if self._is_stale and mutation.is_repeatable and not is_rejected and not self._is_closed:
             self._defer_mutation(mutation)
             return
         self.uncommitted -= len(mutation.entries())
-        if is_refused and len(mutation.finished) == 1:
+        if is_rejected and len(mutation.finished) == 1:
             self._reject(mutation.finished[0], error)
         mutation.abort_successors()
         self._undo(mutation, mutation.entries())
 
     def _reject(self, entry: QueuedMessage, error: Exception) -> None:
         """What came of a message is refused: that has failed, as if its handler had."""
-        if not entry.is_gone:
+        if not entry.is_superseded:
             self._rejected[entry] = error
             self._count_failure()
             self._log_failure(entry, error)
@@ -328,11 +331,11 @@ class QueueDispatcher(QueueLoader):
         if self._is_closed:
             return
         for entry in entries:
-            if not entry.is_gone:
+            if not entry.is_superseded:
                 _void_successors(entry)
                 if self._is_stale:
                     # Void it stays: what was refused behind another one comes after that again.
-                    entry.is_void |= entry not in self._rejected
+                    entry.is_aborted |= entry not in self._rejected
                 else:
                     self._buffer.revert(entry, mutation.is_key_blocked_by(entry))
                     self._return_to_buffer(entry)
@@ -351,7 +354,7 @@ class QueueDispatcher(QueueLoader):
         if self._batches.pop(batch.id, None) is not None:
             for entry in self._outside_buffer():
                 if entry.batch is batch:
-                    entry.is_void = True
+                    entry.is_aborted = True
                     _void_successors(entry)
             self.reload()
 
@@ -367,13 +370,13 @@ class QueueDispatcher(QueueLoader):
             await self._pause(self._failed_in_a_row - 1)
         done: asyncio.Future[None] = self._loop.create_future()
 
-        def on_settled(confirmation: ConfirmationMutation, error: Exception | None) -> None:
+        def on_complete(confirmation: ConfirmationMutation, error: Exception | None) -> None:
             # At once, before more is committed.
             if error is None and not self._is_closed:
                 self._restart(confirmation)
             resolve_future(done, error)
 
-        self._store.submit(ConfirmationMutation(self.queue, self._outside_buffer(), on_settled))
+        self._store.submit(ConfirmationMutation(self.queue, self._outside_buffer(), on_complete))
         await done
 
     def _restart(self, confirmation: ConfirmationMutation) -> None:
@@ -381,7 +384,7 @@ class QueueDispatcher(QueueLoader):
         self._flush_acks()
         before, self._buffer = (
             self._buffer,
-            PrefetchBuffer(is_ordered=self._is_ordered, held=confirmation.blocked_keys),
+            PrefetchBuffer(is_ordered=self._is_ordered, blocked=confirmation.blocked_keys),
         )
         self._batches.clear()
         self._deferred.clear()
@@ -392,33 +395,33 @@ class QueueDispatcher(QueueLoader):
             sorted(self._deferred_mutations, key=lambda mutation: mutation.number),
             [],
         )
-        refused, self._rejected = self._rejected, {}
+        rejected, self._rejected = self._rejected, {}
         for mutation in self._submitted:
             for entry in mutation.results():
                 if self._retain(entry, confirmation, is_intact=not entry.is_lost):
                     self._buffer.finish(entry)
-        for entry, error in refused.items():
-            if self._retain(entry, confirmation, is_intact=not entry.is_void):
+        for entry, error in rejected.items():
+            if self._retain(entry, confirmation, is_intact=not entry.is_aborted):
                 self._nack(FailedDelivery(entry, error))
         for mutation in parked:
             self._resubmit(mutation, confirmation)
         for entry in self._in_flight:
-            if not self._retain(entry, confirmation, is_intact=not entry.is_void):
+            if not self._retain(entry, confirmation, is_intact=not entry.is_aborted):
                 self._buffer.occupy(entry)
         before.dissolve()
 
     def _retain(
         self, entry: QueuedMessage, confirmation: ConfirmationMutation, *, is_intact: bool
     ) -> bool:
-        """Have a message on the new shelf; False if it is handled again, or is not there."""
+        """Add a message to the new buffer; False if it is handled again, or is not there."""
         if not is_intact or not confirmation.confirms(entry):
-            entry.is_void = entry.is_gone = True
+            entry.is_aborted = entry.is_superseded = True
             return False
         if entry.batch is not None:
             self._batches[entry.batch.id] = entry.batch
         elif entry.deferred is not None:
             self._deferred[entry.deferred.id] = entry.deferred
-        self._buffer.claim(entry)
+        self._buffer.adopt(entry)
         return True
 
     def _resubmit(self, mutation: DispositionMutation, confirmation: ConfirmationMutation) -> None:
@@ -426,7 +429,7 @@ class QueueDispatcher(QueueLoader):
         retained = [
             entry
             for entry in mutation.results()
-            if self._retain(entry, confirmation, is_intact=not entry.is_void)
+            if self._retain(entry, confirmation, is_intact=not entry.is_aborted)
         ]
         if not retained:
             if mutation.waiter is not None:
@@ -477,4 +480,4 @@ def _void_successors(entry: QueuedMessage) -> None:
     if entry.key_sequence is not None:
         chain = entry.key_sequence.chain
         for other in chain[chain.index(entry) + 1 :] if entry in chain else ():
-            other.is_void = True
+            other.is_aborted = True

@@ -59,14 +59,14 @@ class DispositionMutation(Mutation):
 
     def __init__(
         self,
-        on_settled: Callable[[DispositionMutation, Exception | None], None],
+        on_complete: Callable[[DispositionMutation, Exception | None], None],
         finished: Sequence[QueuedMessage] = (),
         sends: Sequence[EncodedMessage] = (),
     ) -> None:
         super().__init__()
         # The order in which they were made.
         self.number = _next_number()
-        self.on_committed = on_settled
+        self.on_committed = on_complete
         self.finished = finished
         self.sends = sends
         # Whoever waits to hear what came of it.
@@ -88,7 +88,9 @@ class DispositionMutation(Mutation):
         """Whether some of it cannot be committed, because something before it was not."""
         for entry in self.entries():
             # Not by `entry.is_lost`, which takes twice as long.
-            if entry.is_void or ((lane := entry.key_sequence) is not None and lane.is_broken):
+            if entry.is_aborted or (
+                (sequence := entry.key_sequence) is not None and sequence.is_aborted
+            ):
                 return True
         return False
 
@@ -113,28 +115,28 @@ class DispositionMutation(Mutation):
         self, entry: QueuedMessage, *, due_ms: int, failures: int, error: str | None = None
     ) -> None:
         """Have a message wait until it is due; later ones of its key wait for it."""
-        holds_key = entry.key is not None or entry.blocks_key
+        blocks_key = entry.key is not None or entry.blocks_key
         if (before := entry.deferred) is not None:
             deferred = msgspec.structs.replace(
                 before,
                 due_ms=due_ms,
-                blocks_key=holds_key,
+                blocks_key=blocks_key,
                 failures=failures,
                 error=error or before.error,
             )
             self.rescheduled.append((entry, deferred))
             return
-        home = entry.location
+        location = entry.location
         deferred = DeferredMessage(
             id=0,
-            queue=home.queue,
-            sender=home.sender,
+            queue=location.queue,
+            sender=location.sender,
             message=entry.message,
             due_ms=due_ms,
-            blocks_key=holds_key,
+            blocks_key=blocks_key,
             failures=failures,
-            clock_skew_ms=home.clock_skew_ms,
-            received_ms=home.received_ms,
+            clock_skew_ms=location.clock_skew_ms,
+            received_ms=location.received_ms,
             error=error,
         )
         self.deferred.append((entry, deferred))
@@ -151,7 +153,7 @@ class DispositionMutation(Mutation):
             *self.finished,
             *(entry for entry, _ in self.deferred),
             *(entry for entry, _ in self.rescheduled),
-            *(burial.entry for burial in self.dead_letterings),
+            *(dead_lettering.entry for dead_lettering in self.dead_letterings),
         ]
 
     def apply(self, tables: StoreTables) -> None:
@@ -160,7 +162,8 @@ class DispositionMutation(Mutation):
         lost = [
             entry
             for entry in entries
-            if entry.is_void or ((lane := entry.key_sequence) is not None and lane.is_broken)
+            if entry.is_aborted
+            or ((sequence := entry.key_sequence) is not None and sequence.is_aborted)
         ]
         if lost and len(lost) == len(entries):
             raise TransactionAbortedError("a message before this one could not be committed")
@@ -169,7 +172,7 @@ class DispositionMutation(Mutation):
 
     def write(self, tables: StoreTables) -> None:
         """Make the change whatever became of others, except with what is lost."""
-        earlier = self._check(tables) if self.sends else ()
+        duplicates = self._check(tables) if self.sends else ()
         lost = self.lost and set(self.lost)
         finished = self.finished
         _finish(tables, [entry for entry in finished if entry not in lost] if lost else finished)
@@ -180,10 +183,10 @@ class DispositionMutation(Mutation):
         for entry, deferred in self.rescheduled:
             if entry not in lost:
                 tables.queues.reschedule(deferred)
-        for burial in self.dead_letterings:
-            if burial.entry not in lost:
-                self._dead_letter(tables, burial)
-        append_sends(tables, self.sends, earlier)
+        for dead_lettering in self.dead_letterings:
+            if dead_lettering.entry not in lost:
+                self._dead_letter(tables, dead_lettering)
+        append_sends(tables, self.sends, duplicates)
 
     def fail(self, error: Exception) -> None:
         self.abort_successors()
@@ -200,16 +203,16 @@ class DispositionMutation(Mutation):
         """Have nothing committed that was done behind this, from now on: it fails."""
         for entry in self.entries():
             if entry.key_sequence is not None:
-                entry.key_sequence.is_broken = True
+                entry.key_sequence.is_aborted = True
 
-    def _dead_letter(self, tables: StoreTables, burial: DeadLettering) -> None:
-        entry = burial.entry
+    def _dead_letter(self, tables: StoreTables, dead_lettering: DeadLettering) -> None:
+        entry = dead_lettering.entry
         tables.dead_letters.add_inbound(
             entry.location.sender,
             entry.message,
-            burial.reason,
-            burial.detail,
-            burial.failures,
+            dead_lettering.reason,
+            dead_lettering.detail,
+            dead_lettering.failures,
             tables.now_ms,
         )
         _finish(tables, (entry,))
@@ -253,11 +256,11 @@ class ConfirmationMutation(Mutation):
         self,
         queue: str,
         entries: Sequence[QueuedMessage],
-        on_settled: Callable[[ConfirmationMutation, Exception | None], None],
+        on_complete: Callable[[ConfirmationMutation, Exception | None], None],
     ) -> None:
         super().__init__()
         self._queue = queue
-        self._on_committed = on_settled
+        self._on_committed = on_complete
         self.blocked_keys: dict[str, int] = {}
         # With the bits of the letters that are done with; None if the store does not have it.
         self._batches: dict[int, tuple[InboxBatch, int | None]] = {}

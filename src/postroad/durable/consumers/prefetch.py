@@ -1,8 +1,8 @@
 """Which message of a queue is handled next. Pure: time comes in as an argument.
 
-Messages of one key are handled one after the other. A message that failed holds its key: those
-that come after it are set aside in the store until it was handled or given up, so that a key in
-trouble neither loses its order nor keeps the other keys waiting.
+Messages of one key are handled one after the other. A message that failed blocks its key: later
+messages of the key are deferred in the store until it was handled or dead-lettered, so that a key
+with a failing message keeps its order and does not delay other keys.
 """
 
 from __future__ import annotations
@@ -16,96 +16,96 @@ import msgspec
 from postroad.durable.store.tables.rows import DeferredMessage, InboxBatch
 from postroad.durable.stored_messages import StoredMessage
 
-_NOBODY: deque[QueuedMessage] = deque()
+_NO_MESSAGES: deque[QueuedMessage] = deque()
 
 
 class KeySequence(msgspec.Struct, eq=False, gc=False):
-    """Messages of one key on their way: behind one that fails, none is committed.
+    """Messages of one key that are being handled, in order: after a failed one, none is committed.
 
-    The first one that fails may be noticed in the thread of the store, so that not even those of
-    the same commit get past it.
+    The store's thread may be the first to notice the failure, so that not even messages of the
+    same commit overtake it.
 
     Attributes:
-        first: the first of its chain: those that were given the key or set aside, in order, until
-            that is committed.
-        behind: the others of it.
-        undone: those of a broken chain that nobody works on any more.
-        waiting: those that come after them.
-        is_taken: whether one of the chain has the key: it is being handled, or is the next.
-        is_broken: whether nothing of the chain may be committed any more.
+        first: the first message of the chain: the messages that have acquired the key or were
+            deferred, in order, until their commit.
+        followers: the other messages of the chain.
+        aborted: messages of an aborted chain whose handlers have ended.
+        waiting: messages that wait for the key.
+        is_acquired: whether a message of the chain has the key: it is handled, or is the next.
+        is_aborted: whether nothing of the chain may be committed any more.
     """
 
     first: QueuedMessage | None = None
-    # Most keys never have any.
-    behind: deque[QueuedMessage] = _NOBODY
-    undone: deque[QueuedMessage] = _NOBODY
-    waiting: deque[QueuedMessage] = _NOBODY
-    is_taken: bool = True
-    is_broken: bool = False
+    # Most keys never have followers.
+    followers: deque[QueuedMessage] = _NO_MESSAGES
+    aborted: deque[QueuedMessage] = _NO_MESSAGES
+    waiting: deque[QueuedMessage] = _NO_MESSAGES
+    is_acquired: bool = True
+    is_aborted: bool = False
 
     @property
     def chain(self) -> list[QueuedMessage]:
-        return [] if self.first is None else [self.first, *self.behind]
+        return [] if self.first is None else [self.first, *self.followers]
 
     def add(self, entry: QueuedMessage) -> None:
-        """Make a message the last one of the chain."""
+        """Append a message to the chain."""
         entry.key_sequence = self
         if self.first is None:
             self.first = entry
             return
-        if self.behind is _NOBODY:
-            self.behind = deque()
-        self.behind.append(entry)
+        if self.followers is _NO_MESSAGES:
+            self.followers = deque()
+        self.followers.append(entry)
 
     def remove(self, entry: QueuedMessage) -> None:
-        """Take a message out of the chain, if it is there."""
+        """Remove a message from the chain, if it is in it."""
         if self.first is entry:
-            self.first = self.behind.popleft() if self.behind else None
-        elif entry in self.behind:
-            self.behind.remove(entry)
+            self.first = self.followers.popleft() if self.followers else None
+        elif entry in self.followers:
+            self.followers.remove(entry)
 
     def queue_up(self, entry: QueuedMessage) -> None:
-        """Have a message wait behind all others."""
-        if self.waiting is _NOBODY:
+        """Append a message to those that wait for the key."""
+        if self.waiting is _NO_MESSAGES:
             self.waiting = deque()
         self.waiting.append(entry)
 
-    def give_up(self, entry: QueuedMessage) -> None:
-        """Nobody works any more on a message of a broken chain."""
-        if self.undone is _NOBODY:
-            self.undone = deque()
-        self.undone.append(entry)
+    def add_aborted(self, entry: QueuedMessage) -> None:
+        """Record that the handler of a message of an aborted chain has ended."""
+        if self.aborted is _NO_MESSAGES:
+            self.aborted = deque()
+        self.aborted.append(entry)
 
 
 class QueuedMessage(msgspec.Struct, eq=False, gc=False):
-    """One message in memory."""
+    """A message of a queue in memory."""
 
     message: StoredMessage
     batch: InboxBatch | None
-    """Where it is, unless it is set aside."""
+    """The batch that it is part of; None if it is deferred."""
     index: int
-    """Its place in the page."""
+    """Position in the batch."""
     deferred: DeferredMessage | None
     key: str | None
-    """What it must wait for others of; None where order does not matter."""
+    """Messages of equal keys are handled in order; None: no order."""
     key_sequence: KeySequence | None = None
-    """Since it was given its key."""
-    is_void: bool = False
-    """Whether what is done with it does not count, because it must be handled again."""
-    is_gone: bool = False
-    """Whether it is read again from the store; this one is of no use when its handler ends."""
+    """Set since it acquired its key."""
+    is_aborted: bool = False
+    """Whether its result is discarded, because it must be handled again."""
+    is_superseded: bool = False
+    """Whether it is read again from the store, so that this copy is dropped after its handler."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether it cannot be committed, because something before it was not."""
-        return self.is_void or (self.key_sequence is not None and self.key_sequence.is_broken)
+        """Whether it cannot be committed, because a message before it failed to commit."""
+        return self.is_aborted or (self.key_sequence is not None and self.key_sequence.is_aborted)
 
     @property
     def location(self) -> InboxBatch | DeferredMessage:
-        """The page or row it is in."""
-        home = self.batch or self.deferred
-        assert home is not None
-        return home
+        """The batch or the row that it is stored in."""
+        location = self.batch or self.deferred
+        assert location is not None
+        return location
 
     @property
     def failures(self) -> int:
@@ -117,33 +117,33 @@ class QueuedMessage(msgspec.Struct, eq=False, gc=False):
         return self.deferred is not None and self.deferred.blocks_key
 
     def is_expired(self, now_ms: int) -> bool:
-        """Whether it may not be handled any more."""
+        """Whether its time to live is over."""
         expires_ms = self.message.expires_ms
         return expires_ms > 0 and expires_ms + self.location.clock_skew_ms <= now_ms
 
     def __repr__(self) -> str:
-        return f"<Entry {self.message.id} of {self.location.queue!r} key={self.key!r}>"
+        return f"<QueuedMessage {self.message.id} of {self.location.queue!r} key={self.key!r}>"
 
 
 class PrefetchBuffer:
-    """The messages of one queue that are in memory, and what may be done with them.
+    """The messages of one queue that are in memory; hands them out in the order of their keys.
 
     Attributes:
-        displaced: messages that must be set aside, because an earlier one holds their key.
-        expired: messages that came to their turn too late.
+        to_defer: messages to be deferred, because an earlier one blocks their key.
+        expired: messages whose time to live ended before they were handed out.
     """
 
-    def __init__(self, *, is_ordered: bool, held: dict[str, int]) -> None:
+    def __init__(self, *, is_ordered: bool, blocked: dict[str, int]) -> None:
         self._is_ordered = is_ordered
-        # Keys that are held by messages set aside, and how many there are of each.
-        self._blocked = held if is_ordered else {}
+        # Keys blocked by deferred messages, with the number of those.
+        self._blocked = blocked if is_ordered else {}
         self._ready: deque[QueuedMessage] = deque()
-        # Those that have been given their key already.
+        # Messages that have acquired their key already.
         self._resumed: deque[QueuedMessage] = deque()
         self._prioritized: list[tuple[int, int, QueuedMessage]] = []
-        # The keys of messages that are being handled, or whose handling is not committed.
+        # Of keys whose messages are being handled, or whose dispositions are not committed.
         self._key_sequences: dict[str, KeySequence] = {}
-        # Letters of pages that are not here yet and have an entry already.
+        # Bits of messages that have an entry although their batch is not loaded.
         self._claimed: dict[int, int] = {}
         self.to_defer: list[QueuedMessage] = []
         self.expired: list[QueuedMessage] = []
@@ -152,7 +152,7 @@ class PrefetchBuffer:
     # Filling.
 
     def add_batch(self, batch: InboxBatch) -> None:
-        """Put the letters of a page behind all others."""
+        """Append the messages of a batch."""
         done, is_ordered = batch.done_bits | self._claimed.pop(batch.id, 0), self._is_ordered
         entries = [
             QueuedMessage(message, batch, index, None, message.key if is_ordered else None)
@@ -163,7 +163,7 @@ class PrefetchBuffer:
         self.size += len(entries)
 
     def add_deferred(self, deferred: DeferredMessage) -> None:
-        """Put a letter where its priority wants it."""
+        """Add a deferred message at the place of its priority."""
         message = deferred.message
         entry = QueuedMessage(message, None, 0, deferred, message.key if self._is_ordered else None)
         heapq.heappush(self._prioritized, (-message.priority, deferred.id, entry))
@@ -172,18 +172,18 @@ class PrefetchBuffer:
     # Handling.
 
     def pop_next(self, now_ms: Callable[[], int]) -> QueuedMessage | None:
-        """The next message to handle; its key is taken with it.
+        """Pop the next message to handle, with its key acquired; None if there is none.
 
         Args:
-            now_ms: tells the time, which only messages that expire need.
+            now_ms: the clock; only read for messages that can expire.
         """
         while True:
             if self._prioritized and self._prioritized[0][0] <= 0:
                 entry = heapq.heappop(self._prioritized)[2]
             elif self._resumed:
                 entry = self._resumed.popleft()
-                if entry.key_sequence is not None and entry.key_sequence.is_broken:
-                    entry.key_sequence.give_up(entry)
+                if entry.key_sequence is not None and entry.key_sequence.is_aborted:
+                    entry.key_sequence.add_aborted(entry)
                     continue
                 if not entry.message.expires_ms or not self._expire(entry, now_ms()):
                     return entry
@@ -200,27 +200,27 @@ class PrefetchBuffer:
                 return entry
 
     def _acquire_key(self, entry: QueuedMessage, key: str) -> bool:
-        """Take the key of a message; otherwise it waits, or is displaced."""
-        lane = self._key_sequences.get(key)
-        if lane is not None and (lane.is_taken or lane.is_broken):
-            lane.queue_up(entry)
+        """Acquire the key of a message; otherwise the message waits or is deferred."""
+        sequence = self._key_sequences.get(key)
+        if sequence is not None and (sequence.is_acquired or sequence.is_aborted):
+            sequence.queue_up(entry)
         elif self._blocked and key in self._blocked and not entry.blocks_key:
             self._defer(entry)
-        elif lane is None:
-            # As `_give_key` does, which most messages save the call of.
+        elif sequence is None:
+            # `_assign_key` inlined: most messages take this path.
             entry.key_sequence = self._key_sequences[key] = KeySequence(entry)
             return True
         else:
-            self._give_key(entry, key, lane)
+            self._assign_key(entry, key, sequence)
             return True
         return False
 
-    def _give_key(self, entry: QueuedMessage, key: str, lane: KeySequence | None) -> None:
-        if lane is None:
+    def _assign_key(self, entry: QueuedMessage, key: str, sequence: KeySequence | None) -> None:
+        if sequence is None:
             entry.key_sequence = self._key_sequences[key] = KeySequence(entry)
         else:
-            lane.is_taken = True
-            lane.add(entry)
+            sequence.is_acquired = True
+            sequence.add(entry)
 
     def _expire(self, entry: QueuedMessage, now_ms: int) -> bool:
         if not entry.is_expired(now_ms):
@@ -235,13 +235,13 @@ class PrefetchBuffer:
             self._blocked[entry.key] = self._blocked.get(entry.key, 0) + 1
         self.size -= 1
         self.to_defer.append(entry)
-        lane = self._key_sequences.get(entry.key)
-        if lane is not None:
-            # It is set aside behind what the chain leads to, or not at all.
-            lane.add(entry)
+        sequence = self._key_sequences.get(entry.key)
+        if sequence is not None:
+            # It is deferred only if the chain before it is committed.
+            sequence.add(entry)
 
     def finish(self, entry: QueuedMessage) -> None:
-        """A message was handled or given up: the next one of its key may go."""
+        """Remove a message that was handled or dead-lettered, and pass its key on."""
         self.size -= 1
         if entry.key is None:
             return
@@ -250,20 +250,20 @@ class PrefetchBuffer:
         assert entry.key_sequence is not None
         self._pass_key(entry.key, entry.key_sequence)
 
-    def _pass_key(self, key: str, lane: KeySequence) -> None:
-        """Give a key to the first message that waits for it."""
-        waiting = lane.waiting
-        lane.is_taken = False
+    def _pass_key(self, key: str, sequence: KeySequence) -> None:
+        """Pass a key on to the first message that waits for it."""
+        waiting = sequence.waiting
+        sequence.is_acquired = False
         if waiting and key in self._blocked:
-            # Older ones were set aside and come first.
-            self._defer_all(lane)
+            # Older messages of the key are deferred and come first.
+            self._defer_all(sequence)
         elif waiting:
             entry = waiting.popleft()
-            self._give_key(entry, key, lane)
+            self._assign_key(entry, key, sequence)
             self._resumed.append(entry)
 
-    def _defer_all(self, lane: KeySequence) -> None:
-        followers, lane.waiting = lane.waiting, _NOBODY
+    def _defer_all(self, sequence: KeySequence) -> None:
+        followers, sequence.waiting = sequence.waiting, _NO_MESSAGES
         for follower in followers:
             self._defer(follower)
 
@@ -275,106 +275,106 @@ class PrefetchBuffer:
             self._blocked.pop(key, None)
 
     def block_key(self, entry: QueuedMessage) -> None:
-        """A message will be tried again later: its key is held, and those behind it displaced."""
+        """Block the key of a message that is retried later, and defer those that wait for it."""
         self.size -= 1
-        key, lane = entry.key, entry.key_sequence
-        if key is None or lane is None:
+        key, sequence = entry.key, entry.key_sequence
+        if key is None or sequence is None:
             return
         if not entry.blocks_key:
             self._count_blocked(key, 1)
-        lane.is_taken = False
-        self._defer_all(lane)
+        sequence.is_acquired = False
+        self._defer_all(sequence)
 
     def requeue(self, entry: QueuedMessage) -> None:
-        """A message was not handled: it is the next one, and keeps its key."""
+        """Put an unhandled message back to the front; it keeps its key."""
         self._resumed.appendleft(entry)
 
-    # What came of the commits.
+    # After commits.
 
-    def settle(self, entry: QueuedMessage, lane: KeySequence) -> None:
-        """What was done with a message of a key is committed."""
-        if lane.first is entry and lane.behind is _NOBODY:
-            lane.first = None
+    def remove_committed(self, entry: QueuedMessage, sequence: KeySequence) -> None:
+        """Remove a message from its chain after its disposition was committed."""
+        if sequence.first is entry and sequence.followers is _NO_MESSAGES:
+            sequence.first = None
         else:
-            lane.remove(entry)
+            sequence.remove(entry)
         key = entry.key
-        if lane.first is not None or lane.is_taken or lane.waiting or key is None:
+        if sequence.first is not None or sequence.is_acquired or sequence.waiting or key is None:
             return
-        # There may be another one since, of another shelf.
-        if self._key_sequences.get(key) is lane:
+        # A newer buffer may have created another sequence for the key.
+        if self._key_sequences.get(key) is sequence:
             del self._key_sequences[key]
 
-    def revert(self, entry: QueuedMessage, held: int) -> None:
-        """What was done with a message was not committed.
+    def revert(self, entry: QueuedMessage, blocked: int) -> None:
+        """Undo the disposition of a message that was not committed.
 
         Args:
-            held: by how much more or less its key was held because of it.
+            blocked: the change that the disposition made to the blocks of its key.
         """
         self.size += 1
-        if entry.key is not None and held:
-            self._count_blocked(entry.key, -held)
+        if entry.key is not None and blocked:
+            self._count_blocked(entry.key, -blocked)
 
     def return_to_buffer(self, entry: QueuedMessage) -> QueuedMessage | None:
-        """Nobody works any more on a message that must be handled again.
+        """Return a message that must be handled again to the buffer, after its handler has ended.
 
-        Returns the first one of its chain as soon as this is so for all of them: it has its key,
-        and the others wait behind it.
+        Once all messages of its chain are back, returns the first of them, which has its key
+        while the others wait.
         """
-        key, lane = entry.key, entry.key_sequence
-        if key is None or lane is None:
-            entry.is_void = False
-            return None if entry.is_gone else entry
-        if not lane.is_broken:
-            # Only its own place is at stake: see `occupy`.
-            self._pass_key(key, lane)
-            self.settle(entry, lane)
+        key, sequence = entry.key, entry.key_sequence
+        if key is None or sequence is None:
+            entry.is_aborted = False
+            return None if entry.is_superseded else entry
+        if not sequence.is_aborted:
+            # It only holds its place in the order: see `occupy`.
+            self._pass_key(key, sequence)
+            self.remove_committed(entry, sequence)
             return None
-        lane.give_up(entry)
-        chain = lane.chain
+        sequence.add_aborted(entry)
+        chain = sequence.chain
         if chain[-1] in self._resumed:
             self._resumed.remove(chain[-1])
-            lane.give_up(chain[-1])
-        return self._restore(key, lane) if len(lane.undone) == len(chain) else None
+            sequence.add_aborted(chain[-1])
+        return self._restore(key, sequence) if len(sequence.aborted) == len(chain) else None
 
-    def _restore(self, key: str, broken: KeySequence) -> QueuedMessage | None:
-        entries = deque(entry for entry in broken.chain if not entry.is_gone)
+    def _restore(self, key: str, aborted: KeySequence) -> QueuedMessage | None:
+        entries = deque(entry for entry in aborted.chain if not entry.is_superseded)
         for entry in entries:
-            entry.key_sequence, entry.is_void = None, False
-        entries += broken.waiting
+            entry.key_sequence, entry.is_aborted = None, False
+        entries += aborted.waiting
         del self._key_sequences[key]
         if not entries:
             return None
         first = entries.popleft()
-        self._give_key(first, key, None)
+        self._assign_key(first, key, None)
         self._key_sequences[key].waiting = entries
         return first
 
-    # What outlives a shelf: messages in somebody's hands.
+    # Messages in flight, which outlive a buffer.
 
-    def claim(self, entry: QueuedMessage) -> None:
-        """Have a message here that was taken from the shelf before this one."""
+    def adopt(self, entry: QueuedMessage) -> None:
+        """Add a message in flight that was popped from the previous buffer."""
         self.size += 1
         if entry.batch is not None:
             bits = self._claimed.get(entry.batch.id, 0)
             self._claimed[entry.batch.id] = bits | 1 << entry.index
         if entry.key is not None:
-            self._give_key(entry, entry.key, self._key_sequences.get(entry.key))
+            self._assign_key(entry, entry.key, self._key_sequences.get(entry.key))
 
     def occupy(self, entry: QueuedMessage) -> None:
-        """Have the key of a message taken that is being handled and is read again all the same."""
-        entry.is_void = entry.is_gone = True
+        """Acquire the key of a message that is still being handled and is loaded again."""
+        entry.is_aborted = entry.is_superseded = True
         if entry.key is not None:
-            self._give_key(entry, entry.key, self._key_sequences.get(entry.key))
+            self._assign_key(entry, entry.key, self._key_sequences.get(entry.key))
 
     def dissolve(self) -> None:
-        """Let go of all messages, once another shelf has taken this one's place.
+        """Release all messages, once another buffer has replaced this one.
 
-        A message and its lane refer to each other, and are not looked for by the collector. What
-        became of a lane can still be seen by whoever has one of its messages.
+        Messages and their sequences refer to each other and are not tracked by the garbage
+        collector. Holders of a message can still see whether its sequence was aborted.
         """
-        for lane in self._key_sequences.values():
-            lane.first = None
-            lane.behind = lane.undone = lane.waiting = _NOBODY
+        for sequence in self._key_sequences.values():
+            sequence.first = None
+            sequence.followers = sequence.aborted = sequence.waiting = _NO_MESSAGES
 
     @property
     def blocked_keys(self) -> int:

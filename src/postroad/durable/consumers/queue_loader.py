@@ -22,18 +22,18 @@ from postroad.durable.store.tables.store_tables import CommitEvent
 
 logger = logging.getLogger("postroad.durable")
 
-_PAGES_AT_ONCE = 8
-_ASIDE_AT_ONCE = 256
+_BATCHES_PER_READ = 8
+_DEFERRED_PER_READ = 256
 # A wall clock may jump; looking from time to time makes up for it.
-_LOOK_AGAIN_S = 30.0
+_RESCAN_INTERVAL_S = 30.0
 _REPAIR_FIRST_S = 0.05
 _REPAIR_MAX_S = 5.0
 # With more keys in trouble than this, nothing new is read until some are out of it.
-_HELD_KEYS_MAX = 10_000
+_BLOCKED_KEYS_MAX = 10_000
 
 
 class QueueLoader(ABC):
-    """Keeps the shelf of a queue filled.
+    """Keeps the prefetch buffer of a queue filled.
 
     Attributes:
         changed: set when there may be something to take.
@@ -58,7 +58,7 @@ class QueueLoader(ABC):
         self._low_watermark = config.prefetch_messages // 2
         self._is_ordered = is_ordered
         self._loop = asyncio.get_running_loop()
-        self._buffer = PrefetchBuffer(is_ordered=is_ordered, held={})
+        self._buffer = PrefetchBuffer(is_ordered=is_ordered, blocked={})
         # One object for each page and letter that is in memory, whatever is read again.
         self._batches: dict[int, InboxBatch] = {}
         self._deferred: dict[int, DeferredMessage] = {}
@@ -85,7 +85,7 @@ class QueueLoader(ABC):
         """Take up what a commit brought."""
         for batch in event.inbox_batches:
             if batch.queue == self.queue:
-                if self._position.on_committed(batch.id, has_room=self._has_capacity):
+                if self._position.on_committed(batch.id, has_capacity=self._has_capacity):
                     self._add_batch(batch)
                 elif self._position.has_more:
                     self._request_load()
@@ -95,7 +95,7 @@ class QueueLoader(ABC):
 
     def on_precommit(self, batch: InboxBatch) -> None:
         """A page is being committed, and may be handled already."""
-        if self._position.on_precommit(batch.id, has_room=self._has_capacity):
+        if self._position.on_precommit(batch.id, has_capacity=self._has_capacity):
             self._add_batch(batch)
 
     def reload(self) -> None:
@@ -106,8 +106,8 @@ class QueueLoader(ABC):
     def _unload(self, entries: Sequence[QueuedMessage]) -> None:
         last: InboxBatch | None = None
         for entry in entries:
-            if (lane := entry.key_sequence) is not None:
-                self._buffer.settle(entry, lane)
+            if (sequence := entry.key_sequence) is not None:
+                self._buffer.remove_committed(entry, sequence)
             if (batch := entry.batch) is not None:
                 if batch is not last and not batch.pending:
                     self._batches.pop(batch.id, None)
@@ -136,7 +136,7 @@ class QueueLoader(ABC):
             self._is_load_requested.set()
 
     async def _load(self) -> None:
-        """Keep the shelf filled, until closed."""
+        """Keep the buffer filled, until closed."""
         failures = 0
         while not self._is_closed:
             await self._is_load_requested.wait()
@@ -161,7 +161,7 @@ class QueueLoader(ABC):
         while (
             self._has_capacity
             and self._position.has_more
-            and self._buffer.blocked_keys < _HELD_KEYS_MAX
+            and self._buffer.blocked_keys < _BLOCKED_KEYS_MAX
         ):
             await self._load_batches()
         self.changed.set()
@@ -169,12 +169,16 @@ class QueueLoader(ABC):
     async def _load_batches(self) -> None:
         self._batches_removed_while_loading.clear()
         batches = await self._store.read(
-            query.read_inbox_batches, self.queue, self._id, self._position.position, _PAGES_AT_ONCE
+            query.read_inbox_batches,
+            self.queue,
+            self._id,
+            self._position.position,
+            _BATCHES_PER_READ,
         )
         if self._is_stale:
             return
-        self._position.on_read(
-            [batch.id for batch in batches], is_end=len(batches) < _PAGES_AT_ONCE
+        self._position.on_loaded(
+            [batch.id for batch in batches], is_end=len(batches) < _BATCHES_PER_READ
         )
         for batch in batches:
             if batch.id not in self._batches_removed_while_loading:
@@ -183,7 +187,7 @@ class QueueLoader(ABC):
     async def _load_deferred(self) -> None:
         self._is_deferred_due = False
         self._removed_while_loading.clear()
-        limit = _ASIDE_AT_ONCE + len(self._deferred)
+        limit = _DEFERRED_PER_READ + len(self._deferred)
         now = now_ms()
         deferred_messages = await self._store.read(
             query.read_deferred, self.queue, self._id, now, self._latest_ms(now), limit
@@ -207,7 +211,7 @@ class QueueLoader(ABC):
             self._deferred_timer.cancel()
             self._deferred_timer = None
         if next_ms is not None:
-            pause_s = min((next_ms - now) / 1000, _LOOK_AGAIN_S)
+            pause_s = min((next_ms - now) / 1000, _RESCAN_INTERVAL_S)
             self._deferred_timer = self._loop.call_later(max(pause_s, 0.001), self._scan_deferred)
 
     def _scan_deferred(self) -> None:

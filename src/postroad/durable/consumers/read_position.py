@@ -28,26 +28,26 @@ class ReadPosition:
         """Whether there may be pages in the store that are not in memory."""
         return not self._is_read_whole or self.position < self._newest
 
-    def on_read(self, batches: Sequence[int], *, is_end: bool) -> None:
+    def on_loaded(self, batches: Sequence[int], *, is_end: bool) -> None:
         """The next pages were read; `is_end` if there were no more."""
         self._is_read_whole = is_end
         if batches:
             self.position = batches[-1]
 
-    def on_committed(self, batch: int, *, has_room: bool) -> bool:
+    def on_committed(self, batch: int, *, has_capacity: bool) -> bool:
         """A page is in the store; whether to take it as it is."""
         if batch <= self.position:
             # It was read, or taken while it was being committed, before this was told.
             return False
-        takes = has_room and not self.has_more
+        is_loaded = has_capacity and not self.has_more
         self._newest = max(self._newest, batch)
-        if takes:
+        if is_loaded:
             self.position = batch
-        return takes
+        return is_loaded
 
-    def on_precommit(self, batch: int, *, has_room: bool) -> bool:
+    def on_precommit(self, batch: int, *, has_capacity: bool) -> bool:
         """A page is being committed; whether to take it already."""
-        if has_room and not self.has_more and self._skipped <= self._newest:
+        if has_capacity and not self.has_more and self._skipped <= self._newest:
             self.position = self._newest = batch
             return True
         self._skipped = batch

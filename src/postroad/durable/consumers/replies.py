@@ -31,9 +31,9 @@ class ReplyWaiters:
 
     def on_reply(self, message: Message, tx: Transaction) -> None:
         """Handle a message of the queue of replies."""
-        waiting = None if message.in_reply_to is None else self._waiters.get(message.in_reply_to)
+        waiter = None if message.in_reply_to is None else self._waiters.get(message.in_reply_to)
         # Ids can be guessed, names cannot.
-        if waiting is None or waiting[0] != message.sender or waiting[1].done():
+        if waiter is None or waiter[0] != message.sender or waiter[1].done():
             self._totals.unclaimed_replies += 1
         else:
-            waiting[1].set_result(message)
+            waiter[1].set_result(message)

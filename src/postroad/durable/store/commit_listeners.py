@@ -25,25 +25,25 @@ class CommitListeners:
         self._abort_listeners: list[Callable[[Batches], None]] = []
         self._reconnect_listeners: list[Callable[[], None]] = []
 
-    def add(self, on_news: Callable[[CommitEvent], None]) -> None:
+    def add(self, on_commit: Callable[[CommitEvent], None]) -> None:
         """Have a function called with what each commit brought."""
-        self._commit_listeners.append(on_news)
+        self._commit_listeners.append(on_commit)
 
-    def remove(self, on_news: Callable[[CommitEvent], None]) -> None:
+    def remove(self, on_commit: Callable[[CommitEvent], None]) -> None:
         """Call a function no more; it may be gone already."""
-        if on_news in self._commit_listeners:
-            self._commit_listeners.remove(on_news)
+        if on_commit in self._commit_listeners:
+            self._commit_listeners.remove(on_commit)
 
     def add_precommit_listener(
-        self, on_arriving: Callable[[InboxBatch], None], on_withdrawn: Callable[[Batches], None]
+        self, on_precommit: Callable[[InboxBatch], None], on_aborted: Callable[[Batches], None]
     ) -> None:
         """Have functions called with a page whose commit is under way, and with those whose fails.
 
         Such pages are real already, because whoever sent them keeps them until they are committed
         here. They may be handled: what follows from that is committed after them or not at all.
         """
-        self._precommit_listeners.append(on_arriving)
-        self._abort_listeners.append(on_withdrawn)
+        self._precommit_listeners.append(on_precommit)
+        self._abort_listeners.append(on_aborted)
 
     def add_reconnect_listener(self, on_reconnected: Callable[[], None]) -> None:
         """Have a function called when the database is reached again after it was lost."""

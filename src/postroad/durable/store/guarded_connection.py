@@ -29,12 +29,12 @@ else:
     _Driver = object
 
 # What drivers offer that would end the commit of others, or change the connection for them.
-_REFUSED_OF_CONNECTIONS = re.compile(
+_FORBIDDEN_CONNECTION_METHODS = re.compile(
     r"adapters|backup|blobopen|cancel|cancel_safe|close|commit|deserialize|enable_load_extension"
     r"|executescript|fileno|interrupt|iterdump|load_extension|notifies|pgconn|pipeline|rollback"
     r"|serialize|set_\w+|setconfig|setlimit|tpc_\w+|transaction|wait|xid"
 )
-_REFUSED_OF_CURSORS = re.compile(r"adapters|executescript|stream")
+_FORBIDDEN_CURSOR_METHODS = re.compile(r"adapters|executescript|stream")
 
 # Blanks, comments and empty statements, then the first word, or a comment within a comment, whose
 # end databases do not agree on.
@@ -185,7 +185,7 @@ class ConnectionLease:
             raise UsageError(f"a statement is a text, not {type(statement).__name__}")
         return str(as_string(self.connection))
 
-    def refuse(self, what: str, *args: Any, **options: Any) -> NoReturn:
+    def reject(self, what: str, *args: Any, **options: Any) -> NoReturn:
         """Raise, whatever it was called with."""
         self.check()
         raise UsageError(
@@ -205,7 +205,7 @@ class _Guarded(_Driver):  # type: ignore[misc]  # The other base is the class of
     """An object of a driver that is of use only to the function it is lent to."""
 
     _lease: ConnectionLease | None = None
-    _refused: ClassVar[re.Pattern[str]]
+    _rejected: ClassVar[re.Pattern[str]]
     # What users may set until the function ends; anything, if it is not said.
     _settable: ClassVar[tuple[str, ...]] = ()
 
@@ -217,9 +217,9 @@ class _Guarded(_Driver):  # type: ignore[misc]  # The other base is the class of
         if lease is None or lease.is_in_driver:
             return get(name)
         value = lease.drive(get, name)
-        if self._refused.fullmatch(name):
+        if self._rejected.fullmatch(name):
             # If it can be called, only then: some look whether it is there.
-            return partial(lease.refuse, f"{name}()") if callable(value) else lease.refuse(name)
+            return partial(lease.reject, f"{name}()") if callable(value) else lease.reject(name)
         return partial(lease.drive, value) if getattr(value, "__self__", None) is self else value
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -234,7 +234,7 @@ class _Guarded(_Driver):  # type: ignore[misc]  # The other base is the class of
 class GuardedConnection(_Guarded):
     """What is lent: to be mixed into the connection of a driver."""
 
-    _refused = _REFUSED_OF_CONNECTIONS
+    _rejected = _FORBIDDEN_CONNECTION_METHODS
 
     def execute(self, statement: Any, *args: Any, **options: Any) -> Any:
         """Run a statement with a cursor of its own."""
@@ -248,13 +248,13 @@ class GuardedConnection(_Guarded):
 
     def __enter__(self) -> NoReturn:
         assert self._lease is not None
-        self._lease.refuse("`with connection`")
+        self._lease.reject("`with connection`")
 
 
 class GuardedCursor(_Guarded):
     """A cursor of such a connection: to be mixed into those of its driver."""
 
-    _refused = _REFUSED_OF_CURSORS
+    _rejected = _FORBIDDEN_CURSOR_METHODS
 
     def __init__(self, connection: GuardedConnection, *args: Any, **options: Any) -> None:
         self._lease = connection._lease

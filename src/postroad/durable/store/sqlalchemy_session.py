@@ -41,7 +41,7 @@ class SqlAlchemySessions:
         )
         dialect: Any = self._engine.dialect
         dialect.do_commit, dialect.do_rollback = self._commit, self._roll_back
-        dialect.do_close = dialect.do_terminate = _keep_open
+        dialect.do_close = dialect.do_terminate = _ignore_close
 
     def _commit(self, connection: object) -> NoReturn:
         raise UsageError(
@@ -88,7 +88,7 @@ class SqlAlchemySessions:
                 return result
 
 
-def _keep_open(connection: object) -> None:
+def _ignore_close(connection: object) -> None:
     """It is the store's."""
 
 

@@ -78,7 +78,7 @@ class Store:
         config: DurableQueuesConfig | None = None,
         *,
         role: str = NODE,
-        take_over: bool = False,
+        force: bool = False,
     ) -> None:
         """Open the store of a node.
 
@@ -86,7 +86,7 @@ class Store:
             owner: name of the node; its store is made if there is none. None opens what exists.
             config: sizes and times; those of the node that used it last by default.
             role: what this process does with it; one at a time may in each role.
-            take_over: whether to do so although another process may be at it.
+            force: whether to do so although another process may be at it.
 
         Raises:
             StoreLockedError: another process works on it in that role.
@@ -100,7 +100,7 @@ class Store:
             validate_node_name(owner)
         self._writing = self.thread_factory("postroad-store", 1)
         self._reading = self.thread_factory("postroad-store-reader", 1)
-        opening = self._writing.run(self._open, owner, config, role, take_over)
+        opening = self._writing.run(self._open, owner, config, role, force)
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -126,11 +126,11 @@ class Store:
         self._shut_down()
 
     def _open(
-        self, owner: str | None, config: DurableQueuesConfig | None, role: str, take_over: bool
+        self, owner: str | None, config: DurableQueuesConfig | None, role: str, force: bool
     ) -> None:
         if owner is None and not self._backend.exists():
             raise StoreMismatchError(f"store {self._backend} was never used by a node")
-        if not take_over:
+        if not force:
             self._backend.lock(role)
         try:
             database = self._backend.connect()
@@ -349,7 +349,7 @@ class Store:
         """Whether what a ledger writes is in this store."""
         return self._writer is not None and tables is self._tables
 
-    def claim(self, queue: str, who: str) -> None:
+    def claim(self, queue: str, claimant: str) -> None:
         """Be the only one who takes letters out of a queue.
 
         Raises:
@@ -357,15 +357,15 @@ class Store:
         """
         if queue in self.claims:
             raise UsageError(f"queue {queue!r} has {self.claims[queue]} already")
-        self.claims[queue] = who
+        self.claims[queue] = claimant
 
     def release(self, queue: str) -> None:
         """Let others take from a queue; they may do so already."""
         self.claims.pop(queue, None)
 
-    def set_queue_policy(self, rule: Callable[[str, str], bool]) -> None:
+    def set_queue_policy(self, policy: Callable[[str, str], bool]) -> None:
         """Have a function decide whether a sender may open a queue."""
-        self._tables.streams.queue_policy = rule
+        self._tables.streams.queue_policy = policy
 
     def __repr__(self) -> str:
         state = "open" if self._writer is not None else "not open"

@@ -87,9 +87,9 @@ class DirectThreadRunner:
         else:
             self._post_result(self._resolve, done, result)
 
-    def _post_result(self, tell: Callable[[*Ts], None], *args: *Ts) -> None:
+    def _post_result(self, callback: Callable[[*Ts], None], *args: *Ts) -> None:
         try:
-            self._loop.call_soon_threadsafe(tell, *args)
+            self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
             # The loop is closed, and with it whoever waited.
             self.stop()

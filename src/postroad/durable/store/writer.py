@@ -407,11 +407,11 @@ class GroupCommitWriter:
             except StoreError as failure:
                 await self._resolve_uncertain_commit([mutation], failure)
             except Exception as failure:
-                news_after_all = await self._roll_back_or_reconnect()
-                if news_after_all is None:
+                late_event = await self._roll_back_or_reconnect()
+                if late_event is None:
                     complete_all([mutation], self.ended.result() if self.ended.done() else failure)
                 else:
-                    self._report([mutation], news_after_all)
+                    self._report([mutation], late_event)
             else:
                 self._report([mutation], event)
 

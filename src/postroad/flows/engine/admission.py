@@ -287,9 +287,9 @@ class CrashTrials:
         self._convicted: list[FlowState] = []
         self._timers: list[asyncio.TimerHandle] = []
 
-    def prepare(self, ledger: StoreTables) -> None:
+    def prepare(self, stored: StoreTables) -> None:
         """Count a crash, and plan trials, in the first commit of a start."""
-        config, database = self._engine.config, ledger.database
+        config, database = self._engine.config, stored.database
         was_killed = tables.mark_running(database)
         active, waiting = tables.read_suspicious(database)
         changed = {state.id: state for state in active} if was_killed else {}
@@ -297,17 +297,17 @@ class CrashTrials:
             count_crash(active)
         self._convicted = [state for state in active if is_convicted(state)]
         for state in self._convicted:
-            park_convicted(state, ledger.now_ms)
+            park_convicted(state, stored.now_ms)
         suspects = [
             state
             for state in [*active, *waiting]
             if needs_trial(state, config.crash_recoveries_max)
         ]
         trial_ms = max(round(config.trial_s * 1000), 1)
-        self._planned = plan_trials(suspects, ledger.now_ms, trial_ms)
+        self._planned = plan_trials(suspects, stored.now_ms, trial_ms)
         for trial in self._planned:
             for state in trial.states:
-                defer_to_trial(state, trial.starts_ms, ledger.now_ms)
+                defer_to_trial(state, trial.starts_ms, stored.now_ms)
         changed |= {state.id: state for state in suspects}
         for state in changed.values():
             tables.update_state(database, tables.state_row(state), with_arguments=False)

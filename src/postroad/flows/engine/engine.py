@@ -108,10 +108,10 @@ class FlowEngine:
         """Make ready, and take up what was at work when the process ended."""
         store = self.store
 
-        def prepare(ledger: StoreTables) -> int:
-            tables.create_tables(store.column_types, ledger.database)
-            self._trials.prepare(ledger)
-            return tables.reserve_ids(ledger.database, ledger.now_ms)
+        def prepare(stored: StoreTables) -> int:
+            tables.create_tables(store.column_types, stored.database)
+            self._trials.prepare(stored)
+            return tables.reserve_ids(stored.database, stored.now_ms)
 
         self._next_id = itertools.count(await store.write(prepare)).__next__
         COUNTED.hit()
@@ -215,7 +215,7 @@ class FlowEngine:
 
     def abort(self, loaded: LoadedFlow, error: Exception) -> None:
         """Give up what is in memory of a flow, because it cannot be committed any more."""
-        loaded.sequence.is_broken = True
+        loaded.sequence.is_aborted = True
         if not loaded.pending:
             self._on_commit_failed(loaded, error)
 
@@ -250,12 +250,12 @@ class FlowEngine:
 
         place = None if tx is None else tx.position
 
-        def on_settled(mutation: FlowMutation, error: Exception | None) -> None:
+        def on_complete(mutation: FlowMutation, error: Exception | None) -> None:
             if place is not None:
                 self.rejections.record(mutation, place)
             self._on_committed(loaded, mutation, error, done)
 
-        mutation = self.mutations.build(loaded, machine, transition, tx, on_settled)
+        mutation = self.mutations.build(loaded, machine, transition, tx, on_complete)
         loaded.pending += 1
         loaded.last_mutation = mutation
         self.admission.update_running(loaded, machine)
@@ -305,8 +305,8 @@ class FlowEngine:
         resolve_future(done)
         if mutation.transition.is_parked:
             log_parked(mutation.state, mutation.transition)
-        for refusal in mutation.transition.rejected_signals:
-            logger.warning("flow %s goes on without it: %s", format_flow_id(loaded.id), refusal)
+        for rejection in mutation.transition.rejected_signals:
+            logger.warning("flow %s goes on without it: %s", format_flow_id(loaded.id), rejection)
         if mutation.transition.is_ended:
             self.rejections.discard(loaded.id)
             self._unload_and_redispatch(loaded)
@@ -348,7 +348,7 @@ class FlowEngine:
         self, loaded: LoadedFlow, error: Exception, *, is_duplicate: bool = False
     ) -> None:
         """Something was not committed: what follows from it has not happened."""
-        loaded.sequence.is_broken = True
+        loaded.sequence.is_aborted = True
         if loaded.machine is not None:
             loaded.machine.close_code()
         self.step_executor.cancel_all(loaded.id)
@@ -374,9 +374,9 @@ class FlowEngine:
 
     def _unload_failed(self, loaded: LoadedFlow, error: Exception) -> None:
         """Let a flow leave the memory whose commit failed; operators are heard when it is back."""
-        is_away = self._is_closed or isinstance(error, StoreError | NotRunningError)
+        is_unavailable = self._is_closed or isinstance(error, StoreError | NotRunningError)
         for event, done in self.unload(loaded):
-            if done is None or is_away or isinstance(event, FlowLoaded):
+            if done is None or is_unavailable or isinstance(event, FlowLoaded):
                 self.reject([(event, done)], error)
             else:
                 self.dispatch(loaded.id, event, done)

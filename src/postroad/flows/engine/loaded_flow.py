@@ -108,13 +108,13 @@ class LoadedFlow:
     def is_healthy(self) -> bool:
         """Whether it has been read, and can handle events."""
         machine = self.machine
-        return machine is not None and not machine.is_unloaded and not self.sequence.is_broken
+        return machine is not None and not machine.is_unloaded and not self.sequence.is_aborted
 
     @property
     def is_stopped(self) -> bool:
         """Whether it durably has a status in which it does not run."""
         machine = self.machine
-        is_durable = not self.pending and not self.sequence.is_broken
+        is_durable = not self.pending and not self.sequence.is_aborted
         return is_durable and machine is not None and machine.state.status is not FlowStatus.RUNNING
 
     def take_queued_events(self) -> list[QueuedEvent]:
@@ -125,8 +125,8 @@ class LoadedFlow:
 
     def take_held_mutations(self) -> list[FlowMutation]:
         """Remove and return the held mutations, in order."""
-        held, self.held_mutations = self.held_mutations, []
-        return held
+        mutations, self.held_mutations = self.held_mutations, []
+        return mutations
 
     def submit_held(self, store: Store) -> None:
         """Submit the held mutations, unless the transaction of a step comes before them."""
@@ -154,10 +154,10 @@ class LoadedFlow:
 
     async def is_durable(self) -> bool:
         """Wait for the commits in progress; return False if one of them has failed."""
-        newest = self.last_mutation
-        while newest is not None and not newest.is_finished:  # noqa: ASYNC110  # A moment.
+        last_mutation = self.last_mutation
+        while last_mutation is not None and not last_mutation.is_finished:  # noqa: ASYNC110  # A moment.
             await asyncio.sleep(_POLL_INTERVAL_S)
-        return not self.sequence.is_broken
+        return not self.sequence.is_aborted
 
     def on_loaded(self) -> None:
         """Wake those who wait in `pin`."""

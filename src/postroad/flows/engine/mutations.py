@@ -52,30 +52,30 @@ _PERMANENT_ERRORS = (UsageError, IdempotencyConflictError)
 class FlowCommitSequence:
     """The order in which the units of one flow are committed: after one that failed, none is."""
 
-    __slots__ = ("is_broken",)
+    __slots__ = ("is_aborted",)
 
     def __init__(self) -> None:
-        self.is_broken = False
+        self.is_aborted = False
 
 
 class FlowMutation(Mutation):
     """Steps, what was consumed for them, and what is sent because of them: all of it or nothing.
 
     Attributes:
-        earlier: those that come before it, where it is committed by a transaction.
+        preceding: mutations that come before it, where it is committed by a transaction.
         runs: functions to run when it is durable.
         is_duplicate: whether it was found to be the beginning of a flow that exists.
         is_counted: whether the flow is one of those that run, once it is durable.
-        is_settled: whether it is durable, or will never be.
+        is_finished: whether it is durable, or will never be.
     """
 
     __slots__ = (
         "_buffered",
-        "_handlings",
+        "_dispositions",
         "_node",
         "_on_committed",
-        "_posts",
         "_row",
+        "_sends",
         "_sequence",
         "_spans",
         "flow",
@@ -95,8 +95,8 @@ class FlowMutation(Mutation):
         sequence: FlowCommitSequence,
         *,
         has_stored_buffer: bool,
-        posts: Sequence[EncodedMessage],
-        handlings: Sequence[DispositionMutation],
+        sends: Sequence[EncodedMessage],
+        dispositions: Sequence[DispositionMutation],
         on_committed: Callable[[FlowMutation, Exception | None], None],
         node: str = "",
         spans: Sequence[SpanLike] = (),
@@ -120,8 +120,8 @@ class FlowMutation(Mutation):
             ]
         self.transition = transition
         self._sequence = sequence
-        self._posts = posts
-        self._handlings = handlings
+        self._sends = sends
+        self._dispositions = dispositions
         self._on_committed = on_committed
         # Whose spans it records, once it is durable, and those of what is sent.
         self._node = node
@@ -133,47 +133,49 @@ class FlowMutation(Mutation):
         if transition.is_ended:
             transition.clears_buffer = has_stored_buffer
 
-    def apply(self, ledger: StoreTables) -> None:
-        mutations: Sequence[FlowMutation] = (self,)
-        handlings, posts = self._handlings, self._posts
+    def apply(self, stored: StoreTables) -> None:
+        group: Sequence[FlowMutation] = (self,)
+        dispositions, sends = self._dispositions, self._sends
         if self.preceding:
-            mutations = (*self.preceding, self)
-            handlings = self._all_handlings()
-            posts = [post for mutation in mutations for post in mutation._posts]
-        if self._sequence.is_broken or any(handling.is_lost for handling in handlings):
-            self._fence(handlings)
+            group = (*self.preceding, self)
+            dispositions = self._all_dispositions()
+            sends = [message for mutation in group for message in mutation._sends]
+        if self._sequence.is_aborted or any(disposition.is_lost for disposition in dispositions):
+            self._fence(dispositions)
             raise TransactionAbortedError("what comes before this step could not be committed")
         try:
             if self._buffered and self._row is None:
-                tables.check_known(ledger.database, self.flow)
-            duplicates = check_sends(ledger, posts) if posts else ()
+                tables.check_known(stored.database, self.flow)
+            duplicates = check_sends(stored, sends) if sends else ()
         except PostroadError:
-            self._fence(handlings)
+            self._fence(dispositions)
             raise
-        for handling in handlings:
-            handling.write(ledger)
-        for mutation in mutations:
-            mutation._write(ledger)
-        if posts and not self.is_duplicate:
-            append_sends(ledger, posts, duplicates)
+        for disposition in dispositions:
+            disposition.write(stored)
+        for mutation in group:
+            mutation._write(stored)
+        if sends and not self.is_duplicate:
+            append_sends(stored, sends, duplicates)
 
     def fail(self, error: Exception) -> None:
-        self._fence(self._all_handlings())
+        self._fence(self._all_dispositions())
         super().fail(error)
 
-    def _all_handlings(self) -> list[DispositionMutation]:
+    def _all_dispositions(self) -> list[DispositionMutation]:
         return [
-            handling for mutation in (*self.preceding, self) for handling in mutation._handlings
+            disposition
+            for mutation in (*self.preceding, self)
+            for disposition in mutation._dispositions
         ]
 
-    def _fence(self, handlings: Sequence[DispositionMutation]) -> None:
+    def _fence(self, dispositions: Sequence[DispositionMutation]) -> None:
         """Have nothing committed that comes after this, from now on."""
-        self._sequence.is_broken = True
-        for handling in handlings:
-            handling.abort_successors()
+        self._sequence.is_aborted = True
+        for disposition in dispositions:
+            disposition.abort_successors()
 
-    def _write(self, ledger: StoreTables) -> None:
-        database, transition, flow = ledger.database, self.transition, self.flow
+    def _write(self, stored: StoreTables) -> None:
+        database, transition, flow = stored.database, self.transition, self.flow
         if transition.is_new:
             origin = self.state.initiated_by
             if origin is not None and tables.find_responder(database, origin) is not None:
@@ -199,8 +201,8 @@ class FlowMutation(Mutation):
         self.is_finished = True
         for mutation in self.preceding:
             mutation.on_complete(error)
-        for handling in self._handlings:
-            handling.on_complete(error)
+        for disposition in self._dispositions:
+            disposition.on_complete(error)
         if error is None and tracing.tracer is not None and not self.is_duplicate:
             self._record_spans()
         self._on_committed(self, error)
@@ -208,7 +210,7 @@ class FlowMutation(Mutation):
     def _record_spans(self) -> None:
         for span in self._spans:
             span.end()
-        received = [entry for handling in self._handlings for entry in handling.finished]
+        received = [entry for disposition in self._dispositions for entry in disposition.finished]
         record_commit_spans(self._node, self.state, self.transition, received)
 
 
@@ -228,15 +230,15 @@ class CommitRejections:
 
     def record(self, mutation: FlowMutation, position: Position) -> None:
         """Hear what came of a step or block that has statements or posts."""
-        error, refusals = mutation.error, self._rejections.pop(mutation.flow, {})
-        before = refusals.pop(position, None)
+        error, rejections = mutation.error, self._rejections.pop(mutation.flow, {})
+        before = rejections.pop(position, None)
         is_final = not isinstance(error, PostroadError) or isinstance(error, _PERMANENT_ERRORS)
         if error is not None and is_final:
-            refusals[position] = CommitRejection(
+            rejections[position] = CommitRejection(
                 error, 1 if before is None else before.failures + 1
             )
-        if refusals:
-            self._rejections[mutation.flow] = refusals
+        if rejections:
+            self._rejections[mutation.flow] = rejections
 
     def discard(self, flow: int) -> None:
         """A flow has ended."""
@@ -259,11 +261,11 @@ class FlowMutationBuilder:
         payload_max: size of the largest thing a flow may send.
     """
 
-    def __init__(self, mail: DurableQueues) -> None:
-        self._clerk = mail.encoder
+    def __init__(self, queues: DurableQueues) -> None:
+        self._encoder = queues.encoder
         self._next_buffer_id = itertools.count(1).__next__
-        self.consumption: QueueDispatcher | None = None
-        size = mail.config.message_bytes_max
+        self.dispatcher: QueueDispatcher | None = None
+        size = queues.config.message_bytes_max
         if size < _ENVELOPE_BYTES_MIN:
             raise ConfigError(
                 f"message_bytes_max={size} of the mail is too little for flows: they need "
@@ -288,44 +290,44 @@ class FlowMutationBuilder:
             buffered.id = self._next_buffer_id()
         for signal in transition.signals:
             signal.id = self._next_buffer_id()
-        posts = [] if tx is None else list(tx.sends)
+        sends = [] if tx is None else list(tx.sends)
         spans: list[SpanLike] = []
         for number, messages in transition.outgoing.items():
             endpoint = machine.sessions.by_number[number]
             name = f"say {machine.state.name}"
             span = start_child_span(
-                self._clerk.node, machine.state, name, SpanKind.PRODUCER, peer=endpoint.peer
+                self._encoder.node, machine.state, name, SpanKind.PRODUCER, peer=endpoint.peer
             )
             spans.append(span)
-            posts += self._envelopes(endpoint, messages, trace_headers(span))
-        handlings: Sequence[DispositionMutation] = ()
+            sends += self._envelopes(endpoint, messages, trace_headers(span))
+        dispositions: Sequence[DispositionMutation] = ()
         if transition.ack_tokens:
-            handlings = self._finish(transition)
-            if len(handlings) < len(transition.ack_tokens):
+            dispositions = self._finish(transition)
+            if len(dispositions) < len(transition.ack_tokens):
                 # What was consumed comes again: this must not be committed.
-                loaded.sequence.is_broken = True
+                loaded.sequence.is_aborted = True
         return FlowMutation(
             machine.state,
             transition,
             loaded.sequence,
             has_stored_buffer=machine.sessions.has_stored_buffer,
-            posts=posts,
-            handlings=handlings,
+            sends=sends,
+            dispositions=dispositions,
             on_committed=on_committed,
-            node=self._clerk.node,
+            node=self._encoder.node,
             spans=spans,
         )
 
     def _finish(self, transition: FlowTransition) -> list[DispositionMutation]:
         """The inbox rows that are consumed, without those that come again all the same."""
-        handlings: list[DispositionMutation] = []
+        dispositions: list[DispositionMutation] = []
         for ack_token in transition.ack_tokens:
-            assert self.consumption is not None and isinstance(ack_token, QueuedMessage)
-            handling = self.consumption.prepare_ack(ack_token)
-            if handling is not None:
-                self.consumption.track(handling)
-                handlings.append(handling)
-        return handlings
+            assert self.dispatcher is not None and isinstance(ack_token, QueuedMessage)
+            disposition = self.dispatcher.prepare_ack(ack_token)
+            if disposition is not None:
+                self.dispatcher.track(disposition)
+                dispositions.append(disposition)
+        return dispositions
 
     def _envelopes(
         self,
@@ -362,27 +364,27 @@ class FlowMutationBuilder:
             key=key,
             headers=headers,
         )
-        return self._clerk.encode(message)
+        return self._encoder.encode(message)
 
     def fail(self, ack_token: object, error: Exception) -> None:
         """An inbox row cannot be consumed now; it comes again, and not for ever."""
         if isinstance(ack_token, QueuedMessage):
-            assert self.consumption is not None
-            self.consumption.nack(ack_token, error)
+            assert self.dispatcher is not None
+            self.dispatcher.nack(ack_token, error)
 
     def requeue(self, ack_token: object, error: Exception) -> None:
         """An inbox row is not consumed after all; it comes again, after a fault not for ever."""
         if not isinstance(error, PostroadError):
             self.fail(ack_token, error)
         elif isinstance(ack_token, QueuedMessage):
-            assert self.consumption is not None
-            self.consumption.requeue(ack_token)
+            assert self.dispatcher is not None
+            self.dispatcher.requeue(ack_token)
 
     def discard(self, ack_token: object) -> None:
         """An inbox row is for nobody any more."""
         if isinstance(ack_token, QueuedMessage):
-            assert self.consumption is not None
-            self.consumption.ack(ack_token)
+            assert self.dispatcher is not None
+            self.dispatcher.ack(ack_token)
 
 
 def _size_of(message: SessionMessage) -> int:

@@ -13,7 +13,7 @@ from postroad.flows.machine.state import FlowState, format_flow_id
 
 logger = logging.getLogger("postroad.flows")
 
-RESOLVED = faults.declare_fault_point("flows.client.told")
+RESOLVED = faults.declare_fault_point("flows.result.resolved")
 
 # Of so many that ended last the result need not be read.
 _CACHED_RESULTS = 1_024

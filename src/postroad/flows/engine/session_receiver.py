@@ -33,7 +33,7 @@ from postroad.flows.tracing import start_responder_span, store_trace
 
 logger = logging.getLogger("postroad.flows")
 
-TAKEN = faults.declare_fault_point("flows.letter.taken")
+RECEIVED = faults.declare_fault_point("flows.session.received")
 REJECTED = faults.declare_fault_point("flows.session.rejected")
 
 # So many letters are taken up before others have their turn.
@@ -48,17 +48,17 @@ class SessionReceiver:
         self._engine = engine
         self._task: asyncio.Task[None] | None = None
         self._lookups: set[asyncio.Task[None]] = set()
-        self._consumption: QueueDispatcher | None = None
+        self._dispatcher: QueueDispatcher | None = None
 
     async def start(self) -> None:
         """Begin to take letters."""
-        mail = self._engine.queues
-        self._consumption = await mail.dispatchers.open(QUEUE)
-        self._engine.mutations.consumption = self._consumption
+        queues = self._engine.queues
+        self._dispatcher = await queues.dispatchers.open(QUEUE)
+        self._engine.mutations.dispatcher = self._dispatcher
         # What a flow makes of a letter is in the same commit as the letter, if it is in memory.
         self._engine.store.writer.precommit.inline_queues.add(QUEUE)
         loop = asyncio.get_running_loop()
-        self._task = loop.create_task(self._run(self._consumption), name="postroad flows")
+        self._task = loop.create_task(self._run(self._dispatcher), name="postroad flows")
 
     async def stop(self) -> None:
         """Take no more; letters stay where they are."""
@@ -70,35 +70,35 @@ class SessionReceiver:
 
     async def close(self) -> None:
         """Let the queue go, when everything that was taken is committed or put back."""
-        if self._consumption is not None:
+        if self._dispatcher is not None:
             self._engine.store.writer.precommit.inline_queues.discard(QUEUE)
-            await self._consumption.close()
+            await self._dispatcher.close()
             self._engine.queues.dispatchers.release(QUEUE)
 
-    async def _run(self, consumption: QueueDispatcher) -> None:
+    async def _run(self, dispatcher: QueueDispatcher) -> None:
         in_a_row = 0
         while True:
-            entry = consumption.next_message()
+            entry = dispatcher.next_message()
             if entry is None:
-                await consumption.wait()
+                await dispatcher.wait()
                 in_a_row = 0
                 continue
             try:
-                self._dispatch(consumption, entry)
+                self._dispatch(dispatcher, entry)
             except Reject as error:
-                consumption.nack(entry, error)
+                dispatcher.nack(entry, error)
             except Exception as error:
                 logger.exception("a letter to a flow could not be taken up")
-                consumption.nack(entry, error)
+                dispatcher.nack(entry, error)
             in_a_row += 1
             if in_a_row >= _MESSAGES_PER_TURN:
                 in_a_row = 0
                 await asyncio.sleep(0)
 
-    def _dispatch(self, consumption: QueueDispatcher, entry: QueuedMessage) -> None:
+    def _dispatch(self, dispatcher: QueueDispatcher, entry: QueuedMessage) -> None:
         envelope = decode_session_envelope(entry.message.body)
         peer = entry.location.sender
-        TAKEN.hit(peer=peer)
+        RECEIVED.hit(peer=peer)
         key = envelope.key
         if envelope.is_for_initiator:
             event = SessionMessagesReceived(key.number, envelope.messages, entry, peer)
@@ -109,16 +109,16 @@ class SessionReceiver:
             event = SessionMessagesReceived(0, envelope.messages, entry, peer)
             self._engine.dispatch(responder, event)
         elif isinstance(envelope.messages[0], SessionInit):
-            self._start_responder(consumption, entry, envelope, envelope.messages[0])
+            self._start_responder(dispatcher, entry, envelope, envelope.messages[0])
         else:
             task = asyncio.get_running_loop().create_task(
-                self._find_responder(consumption, entry, envelope)
+                self._find_responder(dispatcher, entry, envelope)
             )
             self._lookups.add(task)
             task.add_done_callback(self._lookups.discard)
 
     async def _find_responder(
-        self, consumption: QueueDispatcher, entry: QueuedMessage, envelope: SessionEnvelope
+        self, dispatcher: QueueDispatcher, entry: QueuedMessage, envelope: SessionEnvelope
     ) -> None:
         """Find the flow that responds to a session, among those that are not in memory."""
         peer = entry.location.sender
@@ -126,21 +126,21 @@ class SessionReceiver:
         try:
             responder = await self._engine.store.read(tables.find_responder, origin)
         except asyncio.CancelledError:
-            consumption.requeue(entry)
+            dispatcher.requeue(entry)
             raise
         except StoreError as error:
-            consumption.nack(entry, error)
+            dispatcher.nack(entry, error)
             return
         if responder is None:
             logger.debug("%s speaks in a session that nobody has here", peer)
-            consumption.ack(entry)
+            dispatcher.ack(entry)
         else:
             event = SessionMessagesReceived(0, envelope.messages, entry, peer)
             self._engine.dispatch(responder, event)
 
     def _start_responder(
         self,
-        consumption: QueueDispatcher,
+        dispatcher: QueueDispatcher,
         entry: QueuedMessage,
         envelope: SessionEnvelope,
         initial: SessionInit,
@@ -148,9 +148,9 @@ class SessionReceiver:
         """Somebody opens a session: have a flow respond to it, or tell why not."""
         engine, peer = self._engine, entry.location.sender
         definition = engine.registry.find_responder(initial.flow)
-        refusal = definition and definition.rejection_reason(initial.flow, initial.version)
-        if refusal:
-            self._reject(consumption, entry, envelope, refusal)
+        rejection = definition and definition.rejection_reason(initial.flow, initial.version)
+        if rejection:
+            self._reject(dispatcher, entry, envelope, rejection)
             return
         now = now_ms()
         state = FlowState(
@@ -188,25 +188,25 @@ class SessionReceiver:
 
     def _reject(
         self,
-        consumption: QueueDispatcher,
+        dispatcher: QueueDispatcher,
         entry: QueuedMessage,
         envelope: SessionEnvelope,
         text: str,
     ) -> None:
         """Tell the other end that nobody will talk to it, in one commit with its letter."""
         error_id = digest(os.urandom(8)).hex()
-        answer = SessionEnvelope(envelope.key, True, [SessionReject(text, error_id)])
+        reply = SessionEnvelope(envelope.key, True, [SessionReject(text, error_id)])
         key = f"{envelope.key.flow:x}.{envelope.key.number:x}"
-        clerk = self._engine.queues.encoder
-        post = clerk.encode(
+        encoder = self._engine.queues.encoder
+        message = encoder.encode(
             OutgoingMessage(
-                queue=QUEUE, body=encode_session_envelope(answer), to=entry.location.sender, key=key
+                queue=QUEUE, body=encode_session_envelope(reply), to=entry.location.sender, key=key
             )
         )
         REJECTED.hit(peer=entry.location.sender)
-        unit = consumption.prepare_ack(entry, [post])
-        if unit is not None:
-            consumption.submit(unit)
+        disposition = dispatcher.prepare_ack(entry, [message])
+        if disposition is not None:
+            dispatcher.submit(disposition)
 
 
 def _end(span: SpanLike, done: asyncio.Future[None]) -> None:

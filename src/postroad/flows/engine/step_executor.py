@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("postroad.flows")
 
-STEP_STARTED = faults.declare_fault_point("flows.step.begins")
-STEP_COMPLETED = faults.declare_fault_point("flows.step.done")
+STEP_STARTED = faults.declare_fault_point("flows.step.started")
+STEP_COMPLETED = faults.declare_fault_point("flows.step.completed")
 
 
 STOP_S = 10.0
@@ -52,7 +52,7 @@ class StepExecutor:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[int, dict[Position, asyncio.Future[Any]]] = {}
         # Functions that wait until they may be called, and flows that need not wait for that.
-        self._held: dict[int, dict[Position, Callable[[], None]]] = {}
+        self._paused_starts: dict[int, dict[Position, Callable[[], None]]] = {}
         self._urgent: set[int] = set()
         self._is_paused = False
         self._is_draining = False
@@ -68,7 +68,7 @@ class StepExecutor:
     def _start_or_hold(self, id: int, command: FlowCommand, start: Callable[[], None]) -> None:
         """Begin something now, or when functions may be called again."""
         if self._is_paused and id not in self._urgent:
-            self._held.setdefault(id, {})[command.position] = start
+            self._paused_starts.setdefault(id, {})[command.position] = start
         else:
             start()
 
@@ -92,8 +92,8 @@ class StepExecutor:
     def _on_thread_done(self, id: int, step: RunStep, call: asyncio.Future[Any]) -> None:
         if call.cancelled():
             return
-        is_over = call.exception() is None and not inspect.isawaitable(call.result())
-        if is_over and not STEP_COMPLETED.is_armed:
+        is_completed = call.exception() is None and not inspect.isawaitable(call.result())
+        if is_completed and not STEP_COMPLETED.is_armed:
             self._engine.dispatch(id, StepCompleted(step.position, call.result()))
         else:
             self._spawn_step(id, step, self._run(id, step, self._state(id), call))
@@ -113,7 +113,7 @@ class StepExecutor:
 
     def cancel(self, id: int, position: Position) -> None:
         """Nobody waits for a step any more."""
-        self._held.get(id, {}).pop(position, None)
+        self._paused_starts.get(id, {}).pop(position, None)
         task = self._tasks.get(id, {}).get(position)
         if task is not None:
             self.discard(id, position)
@@ -126,7 +126,7 @@ class StepExecutor:
 
     def cancel_all(self, id: int) -> None:
         """Nobody waits for any step of a flow."""
-        self._held.pop(id, None)
+        self._paused_starts.pop(id, None)
         for task in self._tasks.pop(id, {}).values():
             task.cancel()
 
@@ -158,8 +158,8 @@ class StepExecutor:
             return
         self._is_paused = False
         self._urgent.clear()
-        held, self._held = self._held, {}
-        for of_one in held.values():
+        paused_starts, self._paused_starts = self._paused_starts, {}
+        for of_one in paused_starts.values():
             for start in of_one.values():
                 start()
 
@@ -167,7 +167,7 @@ class StepExecutor:
         """Somebody waits for a flow: its functions are called even while others are held back."""
         if self._is_paused and not self._is_draining:
             self._urgent.add(id)
-            for start in self._held.pop(id, {}).values():
+            for start in self._paused_starts.pop(id, {}).values():
                 start()
 
     async def close(self) -> None:
@@ -202,16 +202,16 @@ class StepExecutor:
         id: int,
         step: RunStep,
         state: FlowState | None,
-        begun: asyncio.Future[Any] | None = None,
+        early_result: asyncio.Future[Any] | None = None,
     ) -> None:
         """Run a function until it returns or has failed too often; it may have begun already."""
-        refusal = self._engine.rejections.of(id).get(step.position)
-        failures = 0 if refusal is None else refusal.failures - 1
+        rejection = self._engine.rejections.of(id).get(step.position)
+        failures = 0 if rejection is None else rejection.failures - 1
         while True:
             try:
-                if refusal is not None:
-                    raise refusal.error
-                await self._attempt(id, step, state, begun)
+                if rejection is not None:
+                    raise rejection.error
+                await self._attempt(id, step, state, early_result)
                 return
             except asyncio.CancelledError:
                 task = asyncio.current_task()
@@ -221,7 +221,7 @@ class StepExecutor:
             except BaseException as raised:
                 error = raised
             failures += 1
-            begun = refusal = None
+            early_result = rejection = None
             pause = step_retry_delay_s(step, error, failures, random.random())
             if pause is None:
                 self._engine.rejections.of(id).pop(step.position, None)
@@ -233,28 +233,32 @@ class StepExecutor:
             await asyncio.sleep(pause)
 
     async def _attempt(
-        self, id: int, step: RunStep, state: FlowState | None, begun: asyncio.Future[Any] | None
+        self,
+        id: int,
+        step: RunStep,
+        state: FlowState | None,
+        early_result: asyncio.Future[Any] | None,
     ) -> None:
         with self._span(state, f"step {step.name}"):
-            await self._attempt_once(id, step, begun)
+            await self._attempt_once(id, step, early_result)
 
     def _span(self, state: FlowState | None, name: str) -> SpanLike:
         return start_child_span(self._engine.store.owner, state, name, SpanKind.INTERNAL)
 
     async def _attempt_once(
-        self, id: int, step: RunStep, begun: asyncio.Future[Any] | None
+        self, id: int, step: RunStep, early_result: asyncio.Future[Any] | None
     ) -> None:
         signature = step_signature(step.function)
         if signature.is_transaction:
             await self._attempt_transaction(id, step)
             return
-        if begun is None:
-            asks_for_id = Source.STEP_ID in signature.sources
-            step_id = await self._step_id(id, step) if asks_for_id else ""
+        if early_result is None:
+            needs_id = Source.STEP_ID in signature.sources
+            step_id = await self._step_id(id, step) if needs_id else ""
             STEP_STARTED.hit(flow=id, step=step.name)
             value = await self._functions.run(step, step_id)
         else:
-            value = await await_step_result(begun)
+            value = await await_step_result(early_result)
         STEP_COMPLETED.hit(flow=id, step=step.name)
         self._engine.dispatch(id, StepCompleted(step.position, value))
 

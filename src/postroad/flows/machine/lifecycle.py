@@ -198,10 +198,10 @@ class FlowLifecycle(ABC):
         detail = str(error) if is_known else format_traceback(error)
         self._apply_trigger(FlowTrigger.PARK, self._build_failure(error, detail))
 
-    def _continue_as_new(self, wish: ContinueAsNew) -> None:
+    def _continue_as_new(self, command: ContinueAsNew) -> None:
         state = self.state
         self._apply_trigger(FlowTrigger.CONTINUE)
-        state.start_next_run(wish.arguments, self.now_ms)
+        state.start_next_run(command.arguments, self.now_ms)
         state.sessions_opened = self.sessions.opened
 
     def _build_failure(self, error: BaseException, detail: str) -> FlowFailure:

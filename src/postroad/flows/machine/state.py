@@ -111,10 +111,10 @@ class FlowState(msgspec.Struct, kw_only=True, rename=_STORED_NAMES):
         """What its random numbers come from, and from how many steps on."""
         return [(0, self.seed), *(self.fork_seeds or ())]
 
-    def add_fork_seed(self, step: int, entropy: bytes) -> None:
+    def add_fork_seed(self, step: int, seed: bytes) -> None:
         """Have it draw other values than the flow it is a copy of, from a step on."""
-        earlier = [seed for seed in self.fork_seeds or () if seed[0] < step]
-        self.fork_seeds = [*earlier, (step, entropy)]
+        earlier_seeds = [seed for seed in self.fork_seeds or () if seed[0] < step]
+        self.fork_seeds = [*earlier_seeds, (step, seed)]
 
     def start_next_run(self, arguments: bytes, now_ms: int) -> None:
         """Begin its next run."""

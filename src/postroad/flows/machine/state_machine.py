@@ -117,8 +117,8 @@ class FlowStateMachine(FlowLifecycle):
             if (command := self._pending(event.position)) is not None:
                 self._complete_error(command, event.error)
         elif isinstance(event, SignalReceived):
-            is_wanted = awaits_signal(self.code, event.name, event.payload)
-            self.sessions.on_signal(event, transition, is_wanted=is_wanted)
+            is_awaited = awaits_signal(self.code, event.name, event.payload)
+            self.sessions.on_signal(event, transition, is_awaited=is_awaited)
         elif isinstance(event, FlowAdmitted):
             self._on_admitted(event)
         elif isinstance(event, FlowLoaded):
@@ -194,8 +194,8 @@ class FlowStateMachine(FlowLifecycle):
         try:
             self.code = self._create_coroutine(self)
             replay(self.code, self._cursor, self._move_time)
-        except ReplayMismatch as diverged:
-            self._park(diverged.error)
+        except ReplayMismatch as mismatch:
+            self._park(mismatch.error)
         except Exception as error:
             # Nobody knows this flow any more, or its arguments are none.
             self._park(error)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("postroad.flows")
 
 DUE = faults.declare_fault_point("flows.schedule.due")
-STARTED = faults.declare_fault_point("flows.schedule.begun")
+STARTED = faults.declare_fault_point("flows.schedule.started")
 
 # A wall clock may jump, and flows may become known; looking from time to time makes up for it.
 _RESCAN_INTERVAL_S = 30.0
@@ -131,11 +131,11 @@ class FlowSchedules:
             next_ms=0,
         )
 
-        def write(ledger: StoreTables) -> Schedule:
-            stored = rows.find_schedule(ledger.database, name)
-            merged = rows.merge_schedule(stored, schedule, times, now_ms())
-            if merged != stored:
-                rows.write_schedule(ledger.database, merged)
+        def write(stored: StoreTables) -> Schedule:
+            existing = rows.find_schedule(stored.database, name)
+            merged = rows.merge_schedule(existing, schedule, times, now_ms())
+            if merged != existing:
+                rows.write_schedule(stored.database, merged)
             return merged
 
         return await self._change(write)
@@ -143,9 +143,9 @@ class FlowSchedules:
     async def delete(self, name: str) -> None:
         """Delete a schedule, or raise ScheduleNotFoundError; flows that it started go on."""
 
-        def write(ledger: StoreTables) -> None:
-            _find(ledger.database, name)
-            rows.delete_schedule(ledger.database, name)
+        def write(stored: StoreTables) -> None:
+            _find(stored.database, name)
+            rows.delete_schedule(stored.database, name)
 
         await self._flows.engine.store.write(write)
 
@@ -157,9 +157,9 @@ class FlowSchedules:
     async def pause(self, name: str) -> ScheduleView:
         """Start nothing for a schedule until `resume`, or raise ScheduleNotFoundError."""
 
-        def write(ledger: StoreTables) -> Schedule:
-            paused = msgspec.structs.replace(_find(ledger.database, name), is_paused=True)
-            rows.write_schedule(ledger.database, paused)
+        def write(stored: StoreTables) -> Schedule:
+            paused = msgspec.structs.replace(_find(stored.database, name), is_paused=True)
+            rows.write_schedule(stored.database, paused)
             return paused
 
         return await self._change(write)
@@ -167,14 +167,14 @@ class FlowSchedules:
     async def resume(self, name: str) -> ScheduleView:
         """Go on with a schedule; what was due while it was paused is left out."""
 
-        def write(ledger: StoreTables) -> Schedule:
-            schedule = _find(ledger.database, name)
+        def write(stored: StoreTables) -> Schedule:
+            schedule = _find(stored.database, name)
             if not schedule.is_paused:
                 return schedule
             resumed = rows.resume_schedule(
                 schedule, CronExpression.parse(schedule.cron, schedule.timezone), now_ms()
             )
-            rows.write_schedule(ledger.database, resumed)
+            rows.write_schedule(stored.database, resumed)
             return resumed
 
         return await self._change(write)
@@ -327,21 +327,21 @@ class FlowScheduler:
         DUE.hit(schedule=schedule.name, due_ms=move.due_ms)
         if move.due_ms is None:
             moved = msgspec.structs.replace(schedule, next_ms=move.next_ms)
-            is_begun = await self._store.write(lambda ledger: _advance(ledger, schedule, moved))
+            is_started = await self._store.write(lambda stored: _advance(stored, schedule, moved))
         else:
             moved = msgspec.structs.replace(schedule, next_ms=move.next_ms, last_ms=move.due_ms)
             begun_as = schedule_client_id(schedule.name, move.due_ms)
             with start_scheduled_flow_span(self._store.owner, definition.name) as span:
                 state = self._engine.admission.new_state(definition, schedule.arguments, begun_as)
                 store_trace(state, span)
-                is_begun = await self._commit_start(schedule, moved, state)
+                is_started = await self._commit_start(schedule, moved, state)
             STARTED.hit(schedule=schedule.name, due_ms=move.due_ms, flow=state.id)
-            if state.status is FlowStatus.RUNNING and is_begun:
+            if state.status is FlowStatus.RUNNING and is_started:
                 self._engine.resume(state.id)
-            elif is_begun:
+            elif is_started:
                 # Whoever made room may have done so before it was there to be seen.
                 self._engine.admission.start_waiting(state.name)
-        return None if is_begun is None else moved
+        return None if is_started is None else moved
 
     async def _commit_start(
         self, schedule: Schedule, moved: Schedule, state: FlowState
@@ -355,23 +355,23 @@ class FlowScheduler:
             state.wake_ms = 0
             # Nobody else may take its room while it is written.
             self._engine.admission.slots.add(state.name)
-        is_begun: bool | None = None
+        is_started: bool | None = None
         try:
-            is_begun = await self._store.write(
-                lambda ledger: _advance(ledger, schedule, moved, state)
+            is_started = await self._store.write(
+                lambda stored: _advance(stored, schedule, moved, state)
             )
         finally:
-            if is_running and not is_begun:
+            if is_running and not is_started:
                 self._engine.admission.slots.add(state.name, -1)
                 self._engine.admission.start_waiting(state.name)
-        return is_begun
+        return is_started
 
 
 def _advance(
-    ledger: StoreTables, schedule: Schedule, moved: Schedule, state: FlowState | None = None
+    stored: StoreTables, schedule: Schedule, moved: Schedule, state: FlowState | None = None
 ) -> bool | None:
     """Move a schedule on and begin its flow; whether it was begun, None if nothing was done."""
-    database = ledger.database
+    database = stored.database
     if rows.find_schedule(database, schedule.name) != schedule:
         return None
     rows.write_schedule(database, moved)

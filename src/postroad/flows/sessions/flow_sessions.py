@@ -196,18 +196,18 @@ class FlowSessions:
         transition.buffered.append((endpoint.number, endpoint.buffer[-1]))
 
     def on_signal(
-        self, event: SignalReceived, transition: FlowTransition, *, is_wanted: bool
+        self, event: SignalReceived, transition: FlowTransition, *, is_awaited: bool
     ) -> None:
         """Buffer a signal until the code asks for it, or raise SignalBufferFullError."""
         # What the code waits for does not have to wait itself.
-        if not is_wanted and sum(map(len, self._signals.values())) >= self.signal_buffer_max:
+        if not is_awaited and sum(map(len, self._signals.values())) >= self.signal_buffer_max:
             raise SignalBufferFullError(
                 f"cannot send signal {event.name!r} to flow {format_flow_id(self._state.id)}: "
                 f"{self.signal_buffer_max} signals are buffered; retry after its code has waited "
                 "for some"
             )
         if (
-            not is_wanted
+            not is_awaited
             and self._signals_bytes + len(event.payload) > self.signal_buffer_bytes_max
         ):
             raise SignalBufferFullError(
@@ -270,8 +270,8 @@ class FlowSessions:
             problem = values.type_mismatch(payload, command.type)
             if problem is None:
                 return payload
-            refusal = f"signal {command.name!r} cannot have this value: {problem}"
-            transition.rejected_signals = [*transition.rejected_signals, refusal]
+            rejection = f"signal {command.name!r} cannot have this value: {problem}"
+            transition.rejected_signals = [*transition.rejected_signals, rejection]
         return None
 
     def _take(self, endpoint: SessionEndpoint, transition: FlowTransition) -> SessionMessage:
@@ -330,7 +330,9 @@ class FlowSessions:
         """The flow has failed, or was ended."""
         kind = failure.error.kind
         # What others told this flow is not passed on, and faults are nobody else's business.
-        is_told = self._state.status is FlowStatus.FAILED and not kind.startswith(_REMOTE_ERRORS)
+        is_reported = self._state.status is FlowStatus.FAILED and not kind.startswith(
+            _REMOTE_ERRORS
+        )
         for endpoint in self.by_number.values():
             if endpoint.apply(SessionTrigger.FAIL) is not SessionAction.SEND_ERROR:
                 continue
@@ -338,7 +340,7 @@ class FlowSessions:
                 queue_message(
                     transition, endpoint, SessionReject(failure.error.text, failure.error_id)
                 )
-            elif is_told:
+            elif is_reported:
                 name, text = kind.rpartition(":")[2], failure.error.text
                 queue_message(transition, endpoint, SessionError(failure.error_id, name, text))
             else:

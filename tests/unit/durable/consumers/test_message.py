@@ -12,7 +12,7 @@ def entry_of(shelf: PrefetchBuffer) -> QueuedMessage:
 
 
 def test_message_tells_its_facts_and_failures() -> None:
-    shelf = PrefetchBuffer(is_ordered=True, held={})
+    shelf = PrefetchBuffer(is_ordered=True, blocked={})
     letter = make_letter(
         255, body=b"12345", key="k", headers={"a": "b"}, reply_to="answers", in_reply_to=9
     )
@@ -24,7 +24,7 @@ def test_message_tells_its_facts_and_failures() -> None:
     assert message.sent_at == message.received_at == NOW_MS / 1000
     assert message.attempt == 1
     assert repr(message) == "<Message ff from gamma to 'orders', 5 bytes>"
-    shelf = PrefetchBuffer(is_ordered=True, held={})
+    shelf = PrefetchBuffer(is_ordered=True, blocked={})
     shelf.add_deferred(make_aside(make_letter(priority=3), 1, failures=2))
     message = Message(entry_of(shelf))
     assert (message.attempt, message.priority, message.headers) == (3, 3, {})

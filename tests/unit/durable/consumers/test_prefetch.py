@@ -10,7 +10,7 @@ from tests.support.durable.nodes import NOW_MS, make_aside, make_letter, make_le
 
 def make_shelf(*keys: str | None, is_ordered: bool = True) -> PrefetchBuffer:
     """A shelf with one page; the numbers of its letters begin with 1."""
-    shelf = PrefetchBuffer(is_ordered=is_ordered, held={})
+    shelf = PrefetchBuffer(is_ordered=is_ordered, blocked={})
     shelf.add_batch(make_page([make_letter(id, key=key) for id, key in enumerate(keys, 1)]))
     return shelf
 
@@ -36,7 +36,7 @@ def test_letters_come_in_the_order_of_arrival() -> None:
     shelf.add_batch(make_page([make_letter(3)], id=2))
     assert shelf.size == 3
     assert take_all(shelf) == [1, 2, 3]
-    shelf = PrefetchBuffer(is_ordered=True, held={})
+    shelf = PrefetchBuffer(is_ordered=True, blocked={})
     shelf.add_batch(make_page(make_letters(5), done=0b10101))
     assert shelf.size == 2
     first, second = take(shelf), take(shelf)
@@ -54,7 +54,7 @@ def test_shelf_that_is_replaced_keeps_no_message_in_memory() -> None:
     """They refer to each other, and nobody collects such circles of theirs."""
     page = make_page([make_letter(id, key="k") for id in range(1, 5)])
     before = sys.getrefcount(page)
-    shelf = PrefetchBuffer(is_ordered=True, held={})
+    shelf = PrefetchBuffer(is_ordered=True, blocked={})
     shelf.add_batch(page)
     for _ in range(2):
         shelf.finish(take(shelf))
@@ -138,13 +138,13 @@ def test_held_ones_come_back_one_after_the_other() -> None:
 
 
 def test_keys_held_in_the_store_are_held_until_done() -> None:
-    shelf = PrefetchBuffer(is_ordered=True, held={"a": 1})
+    shelf = PrefetchBuffer(is_ordered=True, blocked={"a": 1})
     shelf.add_batch(make_page([make_letter(2, key="a")], id=2))
     assert shelf.pop_next(lambda: NOW_MS) is None
     assert ids(shelf.to_defer) == [2]
     shelf.add_deferred(make_aside(make_letter(1, key="a"), 1, holds_key=True))
     assert take_all(shelf) == [1]
-    shelf = PrefetchBuffer(is_ordered=True, held={"a": 1})
+    shelf = PrefetchBuffer(is_ordered=True, blocked={"a": 1})
     aside = make_aside(make_letter(1, key="a"), 1, holds_key=True, failures=1)
     shelf.add_deferred(aside)
     shelf.block_key(take(shelf))
@@ -182,7 +182,7 @@ def test_urgent_message_comes_first_but_waits_for_its_key() -> None:
 def test_message_expires_by_the_clock_of_its_sender(
     ahead_ms: int, now_ms: int, is_expired: bool
 ) -> None:
-    shelf = PrefetchBuffer(is_ordered=True, held={})
+    shelf = PrefetchBuffer(is_ordered=True, blocked={})
     letter = make_letter(expires_ms=NOW_MS + 10)
     shelf.add_batch(make_page([letter], ahead_ms=ahead_ms))
     assert (shelf.pop_next(lambda: now_ms) is None) is is_expired
@@ -191,7 +191,7 @@ def test_message_expires_by_the_clock_of_its_sender(
 
 def test_expired_message_passes_its_key_on() -> None:
     assert take_all(make_shelf(None), NEVER_MS) == [1]
-    shelf = PrefetchBuffer(is_ordered=True, held={})
+    shelf = PrefetchBuffer(is_ordered=True, blocked={})
     mortal = {"key": "a", "expires_ms": NOW_MS}
     letters = [make_letter(1, **mortal), make_letter(2, key="a"), make_letter(3, **mortal)]
     shelf.add_batch(make_page([*letters, make_letter(4, key="a")]))
@@ -201,7 +201,7 @@ def test_expired_message_passes_its_key_on() -> None:
     shelf.finish(second)
     assert take_all(shelf) == [4]
     assert ids(shelf.expired) == [1, 3]
-    shelf = PrefetchBuffer(is_ordered=True, held={"a": 1})
+    shelf = PrefetchBuffer(is_ordered=True, blocked={"a": 1})
     letter = make_letter(1, key="a", expires_ms=NOW_MS)
     shelf.add_deferred(make_aside(letter, 1, holds_key=True))
     assert shelf.pop_next(lambda: NOW_MS) is None

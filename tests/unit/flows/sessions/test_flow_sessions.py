@@ -317,7 +317,7 @@ def test_signal_that_is_taken_at_once_leaves_the_others_to_be_stored() -> None:
     transition = FlowTransition(0)
     for name in ("go", "stop"):
         signal = SignalReceived(name, encode_value(7, "it"))
-        machine.sessions.on_signal(signal, transition, is_wanted=False)
+        machine.sessions.on_signal(signal, transition, is_awaited=False)
     wanted = WaitForSignal("go", int)
     assert machine.sessions.try_complete(wanted, transition) == encode_value(7, "it")
     assert [signal.name for signal in transition.signals] == ["stop"]

@@ -21,7 +21,7 @@ _HARMLESS_PRAGMA = re.compile(
 # What would hide a table of the store from its own statements.
 _HIDING = (sqlite3.SQLITE_CREATE_TEMP_TABLE, sqlite3.SQLITE_CREATE_TEMP_VIEW)
 _OWN_TABLES = "postroad_"
-_REFUSED = (
+_FORBIDDEN_ACTIONS = (
     sqlite3.SQLITE_TRANSACTION,
     sqlite3.SQLITE_SAVEPOINT,
     sqlite3.SQLITE_ATTACH,
@@ -78,11 +78,11 @@ class StatementGuard:
     def __call__(self, action: int, first: str | None, second: str | None, *details: object) -> int:
         if self._statement is None:
             return sqlite3.SQLITE_OK
-        is_refused = self._is_refused(action, first or "", second, self._statement)
-        return sqlite3.SQLITE_DENY if is_refused else sqlite3.SQLITE_OK
+        is_forbidden = self._is_forbidden(action, first or "", second, self._statement)
+        return sqlite3.SQLITE_DENY if is_forbidden else sqlite3.SQLITE_OK
 
     @staticmethod
-    def _is_refused(action: int, first: str, second: str | None, statement: str) -> bool:
+    def _is_forbidden(action: int, first: str, second: str | None, statement: str) -> bool:
         if action == sqlite3.SQLITE_PRAGMA:
             return second is not None and _HARMLESS_PRAGMA.fullmatch(first) is None
         if action in _HIDING:
@@ -92,7 +92,7 @@ class StatementGuard:
             return first == "temp" and _OWN_TABLES in statement.lower()
         if action == sqlite3.SQLITE_SAVEPOINT:
             return not (second or "").startswith(_SESSION_SAVEPOINT)
-        return action in _REFUSED
+        return action in _FORBIDDEN_ACTIONS
 
 
 class GuardedSqliteCursor(GuardedCursor, sqlite3.Cursor):

@@ -120,8 +120,8 @@ class OutboxTable:
         return self._config.outbox_messages_max - self._count_unacked(name)
 
     def _count_unacked(self, name: str) -> int:
-        posted, peer = len(self._queued.get(name, ())), self.find(name)
-        return posted if peer is None else peer.last_seq + posted - peer.acked_seq
+        count, peer = len(self._queued.get(name, ())), self.find(name)
+        return count if peer is None else peer.last_seq + count - peer.acked_seq
 
     def find_sent(self, name: str, idempotency: IdempotencyRecord) -> int | None:
         """The id of the letter posted under that key before, if there was one."""

@@ -270,7 +270,7 @@ def read_deferred(
 
 
 def _to_deferred(queue: str, row: DatabaseRow) -> DeferredMessage | None:
-    id, sender, data, due_ms, holds_key, failures, clock_skew_ms, received_ms, error = row
+    id, sender, data, due_ms, blocks_key, failures, clock_skew_ms, received_ms, error = row
     try:
         message = decode_stored_message(strip_checksum(bytes(data)))
     except (StoreCorruptedError, msgspec.DecodeError) as problem:
@@ -282,7 +282,7 @@ def _to_deferred(queue: str, row: DatabaseRow) -> DeferredMessage | None:
         sender=sender,
         message=message,
         due_ms=due_ms,
-        blocks_key=bool(holds_key),
+        blocks_key=bool(blocks_key),
         failures=failures,
         clock_skew_ms=clock_skew_ms,
         received_ms=received_ms,
@@ -318,13 +318,13 @@ def peek_pending(database: StoreConnection, queue: str, limit: int) -> list[Pend
 
 
 def _to_pending(deferred: DeferredMessage) -> PendingMessage:
-    is_held = deferred.due_ms >= NEVER_MS
+    is_blocked = deferred.due_ms >= NEVER_MS
     return PendingMessage(
         message=deferred.message,
         failures=deferred.failures,
         error=deferred.error,
-        due_ms=0 if is_held else deferred.due_ms,
-        is_blocked=is_held,
+        due_ms=0 if is_blocked else deferred.due_ms,
+        is_blocked=is_blocked,
     )
 
 
@@ -454,7 +454,7 @@ def count_dead_letters(
 
 
 def _to_dead_letter(row: DatabaseRow) -> DeadLetter:
-    id, is_outbound, peer, queue, reason, detail, failures, died_ms, message = row
+    id, is_outbound, peer, queue, reason, detail, failures, dead_at_ms, message = row
     return DeadLetter(
         id=id,
         is_outbound=bool(is_outbound),
@@ -463,6 +463,6 @@ def _to_dead_letter(row: DatabaseRow) -> DeadLetter:
         reason=reason,
         detail=detail,
         failures=failures,
-        dead_at_ms=died_ms,
+        dead_at_ms=dead_at_ms,
         message=decode_stored_message(bytes(message)),
     )

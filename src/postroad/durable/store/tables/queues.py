@@ -167,8 +167,8 @@ class QueueTable:
             "SELECT holds_key, failures FROM postroad_aside WHERE id = ? AND received_ms = ?",
             (deferred.id, deferred.received_ms),
         )
-        for holds_key, failures in rows:
-            deferred.blocks_key, deferred.failures = bool(holds_key), failures
+        for blocks_key, failures in rows:
+            deferred.blocks_key, deferred.failures = bool(blocks_key), failures
         return bool(rows)
 
     def delete_deferred(self, deferred: DeferredMessage, now_ms: int) -> None:

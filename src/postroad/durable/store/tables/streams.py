@@ -102,7 +102,7 @@ class StreamTable:
     # Receiving.
 
     def prepare(
-        self, sender: str, window: StreamWindow, room: int, now_ms: int
+        self, sender: str, window: StreamWindow, credit: int, now_ms: int
     ) -> InboxBatch | None:
         """The page that `accept` is going to store, if that follows from what is in memory.
 
@@ -120,7 +120,7 @@ class StreamTable:
         except (SequenceGap, StreamDivergedError, MalformedPayloadError, ValueError):
             return None
         queue = messages[0].queue
-        if len(data) > room or not self._queues.is_cached(queue):
+        if len(data) > credit or not self._queues.is_cached(queue):
             return None
         if any(message.queue != queue or not message.is_fifo for message in messages):
             return None
@@ -133,7 +133,7 @@ class StreamTable:
         sender: str,
         window: StreamWindow,
         own_name: str,
-        room: int,
+        credit: int,
         now_ms: int,
         prepared: InboxBatch | None = None,
     ) -> WindowResult:
@@ -145,9 +145,9 @@ class StreamTable:
         status, detail = WindowStatus.ACCEPTED, ""
         try:
             for new_batch in new_batches(stream.watermark, stream.chain, window):
-                room -= 0 if new_batch.batch.data is None else len(new_batch.batch.data)
-                is_crowded = room < 0 and not self._has_nothing_stored(stream, before, sender)
-                if is_crowded or known_rejections + len(rejections) > _REJECTIONS_MAX:
+                credit -= 0 if new_batch.batch.data is None else len(new_batch.batch.data)
+                is_over_credit = credit < 0 and not self._has_nothing_stored(stream, before, sender)
+                if is_over_credit or known_rejections + len(rejections) > _REJECTIONS_MAX:
                     status = WindowStatus.FULL
                     break
                 if prepared is None:
@@ -228,8 +228,8 @@ class StreamTable:
             self._rejections(sender, new_batch.first, messages, now_ms - clock_skew_ms)
         )
         if rejections:
-            refused = {rejection.number - new_batch.first for rejection in rejections}
-            messages = [message for index, message in enumerate(messages) if index not in refused]
+            rejected = {rejection.number - new_batch.first for rejection in rejections}
+            messages = [message for index, message in enumerate(messages) if index not in rejected]
         batch = None if rejections else new_batch.batch.data
         self._queues.store_messages(
             sender, messages, clock_skew_ms, now_ms, batch=batch, is_early=True
