@@ -27,17 +27,13 @@ GENERIC_NAMES = {"base", "common", "helper", "helpers", "manager", "misc", "util
 
 # Packages whose words are those of docs/glossary.md.
 PLAIN_SPOKEN = ("core", "wire", "net", "cluster", "cells", "durable", "flows", "testing")
-# Folders of tests, below this one, whose variables say what they hold.
+# Tests and their support, by the beginnings of their paths, whose variables say what they hold.
 PLAIN_SPOKEN_TESTS = (
-    "integration/cells",
-    "integration/cluster",
-    "simulation",
-    "support/cells",
-    "support/cluster",
-    "support/wire",
-    "unit/cells",
-    "unit/cluster",
-    "unit/testing",
+    *("contract/test_transports", "contract/transport_ends"),
+    *("integration/cells", "integration/cluster", "integration/net", "integration/test_"),
+    *("property/test_cells", "property/test_membership", "property/test_wire"),
+    *("simulation", "support/cells", "support/cluster", "support/net", "support/wire"),
+    *("unit/cells", "unit/cluster", "unit/core", "unit/net", "unit/testing", "unit/wire"),
 )
 # Variables that say nothing of what they hold.
 EMPTY_NAMES = {
@@ -246,10 +242,10 @@ def test_finished_packages_have_no_empty_names() -> None:
     assert not found, report(found)
 
 
-@pytest.mark.parametrize("folder", PLAIN_SPOKEN_TESTS)
-def test_finished_test_folders_have_no_empty_names(folder: str) -> None:
-    paths = sorted((Path(__file__).resolve().parent / folder).rglob("*.py"))
-    assert paths, f"tests/{folder} has no tests; correct PLAIN_SPOKEN_TESTS"
+@pytest.mark.parametrize("prefix", PLAIN_SPOKEN_TESTS)
+def test_finished_tests_have_no_empty_names(prefix: str) -> None:
+    paths = [path for path in code_files() if relative(path).startswith(f"tests/{prefix}")]
+    assert paths, f"tests/{prefix}* is no test; correct PLAIN_SPOKEN_TESTS"
     found = breaches(empty_names, paths)
     assert not found, report(found)
 

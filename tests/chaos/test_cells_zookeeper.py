@@ -25,10 +25,10 @@ async def test_traffic_does_not_notice_that_zookeeper_hangs_or_is_away(
     outage_s = min(OUTAGE_S_MAX, max(OUTAGE_S_MIN, chaos_seconds))
     with disturbed_zookeeper() as server:
         async with (
-            fabric(tmp_path, zookeeper=server.hosts) as made,
-            CallLoad(made.caller, timeout_s=PATIENT_S, pause_s=PAUSE_S) as load,
+            fabric(tmp_path, zookeeper=server.hosts) as running,
+            CallLoad(running.caller, timeout_s=PATIENT_S, pause_s=PAUSE_S) as load,
         ):
-            before = await made.all_tunnels()
+            before = await running.all_tunnels()
             await load.answers()
             server.pause()
             # The outage is what is tested.
@@ -37,21 +37,21 @@ async def test_traffic_does_not_notice_that_zookeeper_hangs_or_is_away(
             # By then those who would have lost a core have lost it.
             await asyncio.sleep(OUTAGE_S_MIN)
             await load.answers()
-            assert await made.all_tunnels() == before
+            assert await running.all_tunnels() == before
 
             server.kill()
-            newcomer = await made.add_satellite("S7")
+            newcomer = await running.add_satellite("S7")
             await asyncio.sleep(outage_s)
             assert (await newcomer.status()).tunnels == {}
             await load.answers()
             await asyncio.to_thread(server.start)
-            await made.is_whole()
+            await running.is_whole()
             await asyncio.sleep(OUTAGE_S_MIN)
             await load.answers()
             await load.stop()
             say(capfd, f"ZooKeeper stood still, and was away, for {outage_s:g} s, {load}")
-            after = await made.all_tunnels()
-            check_accounts(made, load)
+            after = await running.all_tunnels()
+            check_accounts(running, load)
             assert load.errors == {}
             assert newcomer.handled() != []
             for name, tunnels in before.items():

@@ -74,7 +74,9 @@ class Process:
     @property
     def removed(self) -> dict[str, str]:
         """The state of each that was removed; nobody may be removed twice."""
-        removals = [(it.name, it.state) for it in self.changes if it.kind == "removed"]
+        removals = [
+            (change.name, change.state) for change in self.changes if change.kind == "removed"
+        ]
         assert len(dict(removals)) == len(removals), removals
         return dict(removals)
 
@@ -94,7 +96,7 @@ async def running_processes() -> AsyncIterator[list[Process]]:
     try:
         first = await Process.start(NAMES[0])
         processes.append(first)
-        await first.until(lambda it: it.address, "it has begun")
+        await first.until(lambda status: status.address, "it has begun")
         starts = (Process.start(name, first.address) for name in NAMES[1:])
         processes += await asyncio.gather(*starts)
         await all_agree(processes)
@@ -108,7 +110,9 @@ async def all_agree(processes: list[Process]) -> None:
     """Each of them knows all the others, and nobody else."""
     names = {process.name for process in processes}
     for process in processes:
-        await process.until(lambda it: {*it.names, it.name} == names, f"the members are {names}")
+        await process.until(
+            lambda status: {*status.names, status.name} == names, f"the members are {names}"
+        )
 
 
 async def test_members_killed_or_paused_for_long_are_removed_and_no_others() -> None:
@@ -122,7 +126,9 @@ async def test_members_killed_or_paused_for_long_are_removed_and_no_others() -> 
         sleeper.signal(signal.SIGSTOP)
         gone = {victim.name: "DEAD", sleeper.name: "DEAD"}
         for process in others:
-            await process.until(lambda it: it.removed.keys() >= gone.keys(), "both are gone")
+            await process.until(
+                lambda status: status.removed.keys() >= gone.keys(), "both are gone"
+            )
         # It sleeps on, as long as it would take anybody to look after it.
         await asyncio.sleep(by_tier(test=0.0, nightly=20.0))
         sleeper.signal(signal.SIGCONT)

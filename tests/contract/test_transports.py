@@ -45,7 +45,7 @@ async def test_bytes_arrive_whole_and_in_order() -> None:
 @every_transport
 async def test_both_ends_know_both_addresses() -> None:
     async with connection() as (near, far):
-        own, peer = (near.transport.get_extra_info(it) for it in ("sockname", "peername"))
+        own, peer = (near.transport.get_extra_info(name) for name in ("sockname", "peername"))
         assert own == far.transport.get_extra_info("peername")
         assert peer == far.transport.get_extra_info("sockname")
         assert own[0] == peer[0] == HOST
@@ -231,9 +231,9 @@ async def test_port_is_taken() -> None:
     server = await loop.create_server(Recorder, HOST, 0)
     port = server.sockets[0].getsockname()[1]
     assert port > 0
-    with pytest.raises(OSError) as told:
+    with pytest.raises(OSError) as caught:
         await loop.create_server(Recorder, HOST, port)
-    assert told.value.errno == errno.EADDRINUSE
+    assert caught.value.errno == errno.EADDRINUSE
     server.close()
     again = await loop.create_server(Recorder, HOST, port)
     again.close()
@@ -285,7 +285,7 @@ async def test_datagrams_tell_who_sent_them() -> None:
     loop = asyncio.get_running_loop()
     one, first = await loop.create_datagram_endpoint(Mailbox, local_addr=(HOST, 0))
     two, second = await loop.create_datagram_endpoint(Mailbox, local_addr=(HOST, 0))
-    own, other = (it.get_extra_info("sockname") for it in (one, two))
+    own, other = (end.get_extra_info("sockname") for end in (one, two))
     one.sendto(b"question", other)
     assert await second.received.get() == (b"question", own)
     two.sendto(b"answer", own)
@@ -328,5 +328,5 @@ async def test_datagram_port_is_taken() -> None:
 @every_transport
 async def test_numeric_address_resolves_to_itself() -> None:
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo("127.0.0.1", 80, type=1)
-    assert [(entry[1], entry[4]) for entry in found] == [(1, ("127.0.0.1", 80))]
+    entries = await loop.getaddrinfo("127.0.0.1", 80, type=1)
+    assert [(entry[1], entry[4]) for entry in entries] == [(1, ("127.0.0.1", 80))]

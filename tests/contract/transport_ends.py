@@ -54,10 +54,10 @@ class Recorder(asyncio.Protocol):
             await self._changed.wait()
 
     async def until_told(self, what: str) -> None:
-        await self.until(lambda it: what in it.told)
+        await self.until(lambda recorder: what in recorder.told)
 
     async def until_received(self, size: int) -> None:
-        await self.until(lambda it: len(it.data) >= size)
+        await self.until(lambda recorder: len(recorder.data) >= size)
 
 
 class Lasting(Recorder):

@@ -82,7 +82,7 @@ class Scene:
             self._asking.result()
         assert self.client.statistics().connections_opened == 1
         assert self.client.statistics().connections_lost == 0
-        assert not [it for it in self._caplog.records if it.name == "asyncio"]
+        assert not [record for record in self._caplog.records if record.name == "asyncio"]
 
     async def expect_refused(self, kind: str, times: int = 1) -> None:
         """The attack was counted and told, and its connections are gone."""
@@ -92,8 +92,8 @@ class Scene:
         statistics = self.server.statistics()
         assert statistics.protocol_errors_by_kind == {kind: times}
         assert statistics.protocol_errors == times
-        warnings = [it for it in self._caplog.records if it.levelno == logging.WARNING]
-        assert any(kind in it.getMessage() for it in warnings)
+        warnings = [record for record in self._caplog.records if record.levelno == logging.WARNING]
+        assert any(kind in warning.getMessage() for warning in warnings)
         assert len(warnings) <= 5, "the log is flooded"
         await self.check_health()
 
@@ -138,7 +138,7 @@ async def test_random_bytes_are_refused(dialect: Dialect, caplog: Log) -> None:
         await scene.expect_refused("HandshakeRejectedError", times=20)
     async with scene_of(dialect, caplog) as scene:
         noise = [chance.randbytes(4096) for _ in range(20)]
-        await asyncio.gather(*(scene.attack(dialect.opening(), it) for it in noise))
+        await asyncio.gather(*(scene.attack(dialect.opening(), data) for data in noise))
         await eventually(lambda: scene.server.statistics().server_connections == 1, "all are gone")
         assert scene.server.statistics().protocol_errors == 20
         await scene.check_health()
@@ -302,7 +302,9 @@ BAD_SENDERS = {
 
 
 @virtual_time
-@pytest.mark.parametrize("dialect", [it for it in DIALECTS if it.version < 3], ids=str)
+@pytest.mark.parametrize(
+    "dialect", [dialect for dialect in DIALECTS if dialect.version < 3], ids=str
+)
 async def test_bad_sender_address_is_refused(dialect: Dialect, caplog: Log) -> None:
     for sender in BAD_SENDERS[dialect.version]:
         async with scene_of(dialect, caplog) as scene:

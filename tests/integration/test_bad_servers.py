@@ -73,7 +73,7 @@ class Scene:
     async def check_health(self) -> None:
         """The other connection works and was never replaced."""
         assert await self.client.request(self._healthy, "echo", b"healthy") == b"healthy"
-        assert not [it for it in self._caplog.records if it.name == "asyncio"]
+        assert not [record for record in self._caplog.records if record.name == "asyncio"]
 
     async def expect_closed(self, outcome: Outcome, kind: str | None = None) -> MessagingError:
         """A request ends because its connection does, which is counted and told."""
@@ -83,8 +83,10 @@ class Scene:
         if kind is not None:
             statistics = self.client.statistics()
             assert statistics.protocol_errors_by_kind == {kind: 1}
-            warnings = [it for it in self._caplog.records if it.levelno == logging.WARNING]
-            assert any(kind in it.getMessage() for it in warnings)
+            warnings = [
+                record for record in self._caplog.records if record.levelno == logging.WARNING
+            ]
+            assert any(kind in warning.getMessage() for warning in warnings)
         await self.check_health()
         await eventually(
             lambda: self.client.statistics().client_connections == 1, "the bad link is gone"

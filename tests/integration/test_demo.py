@@ -104,9 +104,9 @@ def start_demo(tmp_path: Path) -> Iterator[StartDemo]:
 
 def numbers(pattern: str, output: str) -> list[int]:
     """The groups of a pattern in which N stands for a number; fails if it is not there."""
-    found = re.search(pattern.replace("N", r"[\d,]+"), output)
-    assert found, output
-    return [int(text.replace(",", "")) for text in found.groups()]
+    match = re.search(pattern.replace("N", r"[\d,]+"), output)
+    assert match, output
+    return [int(text.replace(",", "")) for text in match.groups()]
 
 
 def count_rows(path: Path, table: str) -> int:
@@ -117,12 +117,12 @@ def count_rows(path: Path, table: str) -> int:
 
 def check_accounts(output: str) -> None:
     """What it says agrees with itself, and nothing is wrong."""
-    asked, answered, failed, cut_off, wrong = numbers(
+    calls, answered, failed, cut_off, wrong = numbers(
         r"ok +calls made (N) = answered (N) \+ failed (N) with an error"
         r" \+ cut off by a kill (N); wrong answers (N)\n",
         output,
     )
-    assert (asked, wrong) == (answered + failed + cut_off, 0)
+    assert (calls, wrong) == (answered + failed + cut_off, 0)
     begun, settled, refused, *wrong_flows = numbers(
         r"ok +flows: payments begun (N) = settled (N) \+ refused (N): lost (N), duplicates (N)\n",
         output,
@@ -150,7 +150,7 @@ def test_demo_without_spark_adds_up_after_kills(tmp_path: Path) -> None:
     check_accounts(output)
     assert "\x1b" not in output
     assert re.search(r"\nLook at them: http://127\.0\.0\.1:\d+/#token=\S+\n", output)
-    begun = sum(count_rows(directory / f"bank-{it}.db", "debits") for it in "ab")
+    begun = sum(count_rows(directory / f"bank-{bank}.db", "debits") for bank in "ab")
     assert numbers(r"payments begun (N)", output) == [begun]
     assert demo.are_nodes_gone()
 
@@ -203,8 +203,8 @@ def test_killed_demo_ends_its_nodes(start_demo: StartDemo) -> None:
 def test_node_that_ends_by_itself_fails_the_demo(start_demo: StartDemo) -> None:
     demo = start_demo(*SHORT, "--no-spark")
     demo.read_until("settled/s")
-    (found,) = [it for it in NODE.finditer(demo.output) if it["name"] == "bank-a"]
-    os.kill(int(found["pid"]), signal.SIGKILL)
+    (match,) = [node for node in NODE.finditer(demo.output) if node["name"] == "bank-a"]
+    os.kill(int(match["pid"]), signal.SIGKILL)
     _, errors = demo.process.communicate(timeout=DEMO_S)
 
     assert demo.process.returncode == 1

@@ -75,7 +75,7 @@ def test_pipeline_example() -> None:
 
 def test_every_example_is_listed() -> None:
     listed = re.findall(r"^\| \[`(\w+)`\]", (ROOT / "examples" / "README.md").read_text(), re.M)
-    files = [it.stem for it in (ROOT / "examples").glob("*.py") if it.stem != "__init__"]
+    files = [path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__"]
     assert sorted(listed) == sorted([*files, "clearing"])
 
 

@@ -54,7 +54,10 @@ def count_closed(crowd: list[socket.socket]) -> int:
         for sock in crowd:
             selector.register(sock, selectors.EVENT_READ)
         ready = [key.fileobj for key, _ in selector.select(0)]
-    return sum(isinstance(it, socket.socket) and it.recv(1) == b"" for it in ready)
+    return sum(
+        isinstance(ready_socket, socket.socket) and ready_socket.recv(1) == b""
+        for ready_socket in ready
+    )
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")

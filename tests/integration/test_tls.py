@@ -193,7 +193,9 @@ async def test_peers_must_trust_each_others_root(
             error = await expect_refused(beta, alpha)
             assert isinstance(error, kind), repr(error)
             assert text in str(error)
-    warnings = [it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING]
+    warnings = [
+        record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING
+    ]
     assert any("TLS" in line for line in warnings), warnings
 
 
@@ -201,7 +203,7 @@ async def test_peers_must_trust_each_others_root(
 async def test_certificate_of_another_node_is_refused(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    alpha_tls, beta_tls, gamma_tls = (authority.tls(it) for it in ("alpha", "beta", "gamma"))
+    alpha_tls, beta_tls, gamma_tls = (authority.tls(name) for name in ("alpha", "beta", "gamma"))
     async with alpha_and_beta(authority, alpha=gamma_tls, beta=beta_tls) as (alpha, beta):
         error = await expect_refused(beta, alpha)
         assert "gamma" in str(error)

@@ -209,12 +209,14 @@ def test_the_order_of_arrival_does_not_matter(
     versions: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     snapshots = [
-        AdvertisementUpdate(it, number, RouteAdvertisement.of([f"q{it}-{number}"]))
-        for it, number in versions
+        AdvertisementUpdate(
+            incarnation, number, RouteAdvertisement.of([f"q{incarnation}-{number}"])
+        )
+        for incarnation, number in versions
     ]
     learner = RouteLearner(RECEIVER)
     learner.peer_up(SENDER, 0.0)
     for snapshot in data.draw(st.permutations(snapshots)):
         learner.receive(snapshot, SENDER.name, 0.0)
-    newest = max(snapshots, key=lambda it: (it.incarnation, it.number))
+    newest = max(snapshots, key=lambda snapshot: (snapshot.incarnation, snapshot.number))
     assert learner.advertisements() == {SENDER.name: newest.advertisement}

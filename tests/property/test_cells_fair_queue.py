@@ -42,15 +42,15 @@ class FairQueueMachine(RuleBasedStateMachine):
         if not self.model:
             return True
         free_items = ITEMS_MAX - len(self.model)
-        free_bytes = BYTES_MAX - sum(it[1] for it in self.model)
-        held = [it for it in self.model if (it[3] or it[2]) == (via or source)]
-        if len(held) >= free_items or sum(it[1] for it in held) + size > free_bytes:
+        free_bytes = BYTES_MAX - sum(item[1] for item in self.model)
+        held = [item for item in self.model if (item[3] or item[2]) == (via or source)]
+        if len(held) >= free_items or sum(item[1] for item in held) + size > free_bytes:
             return False
         if via is None:
             return True
-        free_items, free_bytes = free_items - len(held), free_bytes - sum(it[1] for it in held)
-        held = [it for it in held if it[2:] == (source, via)]
-        return len(held) < free_items and sum(it[1] for it in held) + size <= free_bytes
+        free_items, free_bytes = free_items - len(held), free_bytes - sum(item[1] for item in held)
+        held = [item for item in held if item[2:] == (source, via)]
+        return len(held) < free_items and sum(item[1] for item in held) + size <= free_bytes
 
     @precondition(lambda self: self.model)
     @rule()
@@ -59,13 +59,13 @@ class FairQueueMachine(RuleBasedStateMachine):
 
     @rule()
     def take_all(self) -> None:
-        assert list(self.queue.pop_all()) == [it[0] for it in self.model]
+        assert list(self.queue.pop_all()) == [item[0] for item in self.model]
         self.model.clear()
 
     @invariant()
     def counts_are_right(self) -> None:
         assert len(self.queue) == len(self.model)
-        assert self.queue.bytes == sum(it[1] for it in self.model)
+        assert self.queue.bytes == sum(item[1] for item in self.model)
 
     @invariant()
     def bounds_hold(self) -> None:
@@ -74,11 +74,11 @@ class FairQueueMachine(RuleBasedStateMachine):
         assert self.queue.bytes <= BYTES_MAX or len(self.queue) == 1 or self.zeros_but_one()
 
     def zeros_but_one(self) -> bool:
-        return sum(it[1] > 0 for it in self.model) == 1
+        return sum(item[1] > 0 for item in self.model) == 1
 
     @invariant()
     def nobody_has_it_all(self) -> None:
-        held = Counter(it[3] or it[2] for it in self.model)
+        held = Counter(item[3] or item[2] for item in self.model)
         if len(self.model) > 1:
             assert max(held.values()) <= ITEMS_MAX // 2 + 1
 

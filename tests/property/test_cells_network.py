@@ -83,7 +83,7 @@ def check_queue(setup: Setup, sender: str, queue: str) -> None:
 
 
 def check_failures(journey: Journey, sender: str, *, is_lost: bool) -> None:
-    assert [it.code for it in journey.failures] == [NoRouteError.code] * is_lost
+    assert [failure.code for failure in journey.failures] == [NoRouteError.code] * is_lost
     assert journey.told == [sender] * is_lost
 
 
@@ -125,16 +125,16 @@ def test_who_has_which_routes(setup: Setup) -> None:
     cores = [node for node in nodes if node.domain.role is Role.CORE]
     for node in nodes:
         is_core = node.domain.role is Role.CORE
-        others = [it.domain.name for it in (nodes if is_core else cores) if it is not node]
+        others = [other.domain.name for other in (nodes if is_core else cores) if other is not node]
         own = node.domain.name
         expected = routes_to_own(setup, own)
         expected |= routes_to(setup.queues, others, Route.to_queue)
         if is_core:
             expected |= routes_to(setup.topics, others, Route.to_topic)
         else:
-            expected |= {str(Route.default(it.domain.address)) for it in cores}
-        managed = [it for it in node.table if it.type is not RouteType.DOMAIN]
-        assert {without_zone(it) for it in managed} == expected
+            expected |= {str(Route.default(core.domain.address)) for core in cores}
+        managed = [route for route in node.table if route.type is not RouteType.DOMAIN]
+        assert {without_zone(route) for route in managed} == expected
 
 
 def without_zone(route: Route) -> str:
@@ -142,13 +142,13 @@ def without_zone(route: Route) -> str:
 
 
 def routes_to_own(setup: Setup, domain: str) -> set[str]:
-    found = set()
+    routes = set()
     for names_of, make in ((setup.queues, Route.to_queue), (setup.topics, Route.to_topic)):
         for cell, names in names_of.items():
             address = CellAddress.parse(cell)
             if address.domain == domain:
-                found |= {str(make(name, address)) for name in names}
-    return found
+                routes |= {str(make(name, address)) for name in names}
+    return routes
 
 
 def routes_to(

@@ -36,13 +36,13 @@ any_addresses = st.one_of(
 )
 
 
-cells = st.sampled_from([CellAddress.parse(it) for it in ("a@S1", "a@S2", "b@S1", "local@C1")])
+cells = st.sampled_from([CellAddress.parse(text) for text in ("a@S1", "a@S2", "b@S1", "local@C1")])
 
 
-logical = st.sampled_from([CellAddress.parse(it) for it in ("a", "Q", "T")])
+logical = st.sampled_from([CellAddress.parse(text) for text in ("a", "Q", "T")])
 
 
-routers = st.sampled_from([CellAddress.of_domain(it) for it in ("S1", "S2", "C1")])
+routers = st.sampled_from([CellAddress.of_domain(text) for text in ("S1", "S2", "C1")])
 
 
 hops = st.one_of(cells, logical, routers)

@@ -56,9 +56,9 @@ routes = st.one_of(
 )
 
 
-tables = st.lists(routes, max_size=14, unique_by=lambda it: (it.destination, it.identity)).map(
-    RouteTable
-)
+tables = st.lists(
+    routes, max_size=14, unique_by=lambda route: (route.destination, route.identity)
+).map(RouteTable)
 
 
 paths = st.lists(addresses, min_size=1, max_size=3).map(lambda hops: CellPath(tuple(hops)))
@@ -115,11 +115,13 @@ def test_every_decision_is_sound(
     table: RouteTable, envelope: Envelope, origin: MessageOrigin, avoid: frozenset[str]
 ) -> None:
     decision = decide(table, envelope, origin, avoid)
-    receivers = [it.cell for it in decision.deliveries]
-    copies = [(it.gateway, it.envelope.destination.current) for it in decision.forwards]
+    receivers = [delivery.cell for delivery in decision.deliveries]
+    copies = [
+        (forward.gateway, forward.envelope.destination.current) for forward in decision.forwards
+    ]
     assert len(set(receivers)) == len(receivers)
     assert len(set(copies)) == len(copies)
-    assert {*receivers, *(it.gateway for it in decision.forwards)} <= CELLS
+    assert {*receivers, *(forward.gateway for forward in decision.forwards)} <= CELLS
     assert decision.steps
     assert decision.describe()
     if decision.should_reply:
@@ -147,8 +149,10 @@ def test_what_is_passed_on_is_the_same_message(
         sender = envelope.source.appended(CellAddress("System", OWN)) if is_own else envelope.source
         assert forward.envelope.source == sender.appended(CellAddress.of_domain(OWN))
         assert len(forward.envelope.source) <= SOURCE_HOPS_MAX + 1 + is_own
-    made = [it.envelope for it in decision.deliveries] + [it.envelope for it in decision.forwards]
-    for copy in made:
+    copies = [delivery.envelope for delivery in decision.deliveries] + [
+        forward.envelope for forward in decision.forwards
+    ]
+    for copy in copies:
         assert copy.id == envelope.id
         assert copy.destination.position >= envelope.destination.position
         assert len(copy.destination) == len(envelope.destination)
@@ -175,7 +179,9 @@ def test_what_is_avoided_is_avoided(
 ) -> None:
     decision = decide(table, envelope, MessageOrigin(), avoid)
     assert not avoid & {
-        it.selected_target for it in decision.forwards if it.selected_target is not None
+        forward.selected_target
+        for forward in decision.forwards
+        if forward.selected_target is not None
     }
 
 
@@ -264,7 +270,7 @@ routes_of_n = st.one_of(
 
 
 tables_of_n = st.lists(
-    routes_of_n, max_size=9, unique_by=lambda it: (it.destination, it.identity)
+    routes_of_n, max_size=9, unique_by=lambda route: (route.destination, route.identity)
 ).map(RouteTable)
 
 
@@ -295,8 +301,8 @@ def outcome_of(decision: RoutingDecision) -> tuple[object, ...]:
     return decision.deliveries, decision.forwards, decision.failure, decision.should_reply
 
 
-def check(decision_cache: RoutingDecisionCache, around: Around, asked: list[Question]) -> None:
-    for question in asked:
+def check(decision_cache: RoutingDecisionCache, around: Around, questions: list[Question]) -> None:
+    for question in questions:
         decision = route_message(
             question.envelope,
             question.origin,
@@ -345,11 +351,11 @@ def changed(around: Around, kind: str, what: Any) -> Around:
 @settings(max_examples=by_tier(test=100, nightly=2_000, quick=20))
 @given(kinds, arounds, st.lists(changes, min_size=1, max_size=6))
 def test_a_change_is_seen_by_all_whom_it_concerns(
-    kinds: Kinds, around: Around, made: list[tuple[str, Any]]
+    kinds: Kinds, around: Around, steps: list[tuple[str, Any]]
 ) -> None:
     decision_cache = RoutingDecisionCache(OWN_DOMAIN)
     decision_cache.update(*around)
-    for kind, what in made:
+    for kind, what in steps:
         check(decision_cache, around, list(kinds.questions()))
         around = changed(around, kind, what)
         decision_cache.update(*around)
@@ -376,5 +382,5 @@ def test_so_it_does_with_whatever_is_unusual(
             {"destination": path.advanced()},
         ]
         others = [msgspec.structs.replace(envelope, **change) for change in changes]
-        check(decision_cache, around, [Question(it, origin) for it in others])
+        check(decision_cache, around, [Question(envelope, origin) for envelope in others])
         check(decision_cache, around, [Question(envelope, origin, avoid)])

@@ -139,7 +139,7 @@ def test_processes_in_any_order_are_not_admitted_without_a_reply(
 ) -> None:
     for records in reported:
         believed = {name: view[0] for name, view in end(records).items()}
-        assert believed == {name: instance_of(name) for name in {it.name for it in records}}
+        assert believed == {name: instance_of(name) for name in {record.name for record in records}}
 
 
 @given(st.lists(tales(), max_size=12))
@@ -152,8 +152,8 @@ def test_final_view_follows_from_the_records(reported: list[MemberRecord]) -> No
         assert entry.state is (MemberState.LEFT if has_left else MemberState.DEAD)
         if not has_left:
             assert entry.record.incarnation == max(record.incarnation for record in tales_of)
-        known = [record.version for record in tales_of if record.properties is not None]
-        newest = max(known, default=0)
+        versions = [record.version for record in tales_of if record.properties is not None]
+        newest = max(versions, default=0)
         assert (entry.record.properties or {}) == ({"version": str(newest)} if newest else {})
 
 
@@ -202,7 +202,7 @@ living = st.sampled_from([MemberState.ALIVE, MemberState.SUSPECT, MemberState.LE
 
 @given(st.lists(tales(states=living), max_size=8), st.lists(tales(states=living), max_size=8))
 def test_two_nodes_after_sync_agree(ours: list[MemberRecord], theirs: list[MemberRecord]) -> None:
-    ours, theirs = ([it for it in tale if it.name != "b"] for tale in (ours, theirs))
+    ours, theirs = ([record for record in tale if record.name != "b"] for tale in (ours, theirs))
     wire = Wire()
     first = wire.add(make_machine("a", config=CONFIG))
     second = make_machine("b", config=CONFIG)
@@ -235,7 +235,9 @@ def test_fit_records_returns_no_more_than_fits(
 ) -> None:
     fitting = fit_records(reported, room, full_bytes_max=full)
     assert sum(map(record_size, fitting)) <= room
-    assert [it.name for it in fitting] == [it.name for it in reported[: len(fitting)]]
+    assert [record.name for record in fitting] == [
+        record.name for record in reported[: len(fitting)]
+    ]
 
 
 @given(st.lists(st.tuples(others, st.integers(0, 400)), max_size=30), st.integers(1, 4))
@@ -276,7 +278,7 @@ any_records = st.builds(
     reported_by=texts,
     leave_secret=st.binary(max_size=20),
 )
-news = st.lists(any_records | tales(starts=1), max_size=4, unique_by=lambda it: it.name)
+news = st.lists(any_records | tales(starts=1), max_size=4, unique_by=lambda record: record.name)
 packets: st.SearchStrategy[MembershipPacket] = st.one_of(
     st.builds(
         ProbePacket,
@@ -341,8 +343,8 @@ def test_membership_survives_any_packet(
     machine = join_alone()
     receive_gossip(machine, *map(make_record, OTHERS), now=START)
     now = START
-    for it in received:
-        data = it if isinstance(it, bytes) else encode_packet(it)
+    for packet in received:
+        data = packet if isinstance(packet, bytes) else encode_packet(packet)
         answer = machine.receive(data, Address("evil", 1), now, in_stream=in_stream)
         if answer is not None:
             decode_packet(answer, records_max=RECORDS_MAX)

@@ -280,10 +280,10 @@ def test_any_sender_is_one_or_malformed(data: bytes, has_short_length: bool) -> 
         lambda data: decode_sender_ip(data, has_short_length=has_short_length),
     ):
         try:
-            found = decode(data)
+            decoded = decode(data)
         except MalformedFrameError:
             continue
-        assert found is None or found[1] <= len(data)
+        assert decoded is None or decoded[1] <= len(data)
 
 
 @given(st.binary(max_size=20), st.sampled_from([decode_setup_request, decode_setup_response]))
@@ -298,15 +298,17 @@ def test_any_heartbeat_payload_is_one_or_malformed(
 
 # Whole connections.
 
-subsets = st.sets(st.sampled_from([1, 2, 3]), min_size=1).map(lambda kept: tuple(sorted(kept)))
+subsets = st.sets(st.sampled_from([1, 2, 3]), min_size=1).map(
+    lambda versions: tuple(sorted(versions))
+)
 
 
 @st.composite
 def profiles(draw: st.DrawFn) -> ProtocolProfile:
     if draw(st.booleans()):
         return ProtocolProfile("documented", draw(subsets), answers_preamble=False)
-    kept = draw(st.sets(st.sampled_from([1, 2]), min_size=1))
-    return ProtocolProfile("zeebe", tuple(sorted(kept)), answers_preamble=True)
+    versions = draw(st.sets(st.sampled_from([1, 2]), min_size=1))
+    return ProtocolProfile("zeebe", tuple(sorted(versions)), answers_preamble=True)
 
 
 @given(profiles(), profiles(), st.data())
@@ -374,7 +376,7 @@ def test_a_connection_never_raises_and_hears_the_same_however_it_is_cut(
     conversation: tuple[ConnectionRole, ProtocolProfile, bytes], data: st.DataObject
 ) -> None:
     role, profile, stream = conversation
-    heard = []
+    outcomes = []
     for pieces in ([stream], data.draw(pieces_of(stream))):
         config = (make_config if role is ConnectionRole.CLIENT else server_config)(profile=profile)
         side = Side(role, config)
@@ -382,8 +384,8 @@ def test_a_connection_never_raises_and_hears_the_same_however_it_is_cut(
         failure = side.failure
         assert failure is None or isinstance(failure, RemoteProtocolError)
         assert (failure is not None) == (side.machine.state is ConnectionState.CLOSED)
-        heard.append((side.events, type(failure)))
-    assert heard[0] == heard[1]
+        outcomes.append((side.events, type(failure)))
+    assert outcomes[0] == outcomes[1]
 
 
 @settings(max_examples=by_tier(test=25, nightly=250, quick=5))

@@ -23,8 +23,8 @@ def pieces_of(data: bytes, at: list[int]) -> list[bytes]:
     return cut_at(data, [min(cut, len(data)) for cut in at])
 
 
-def requests_of(said: list[tuple[str, bytes]]) -> list[RequestFrame]:
-    return [RequestFrame(0, subject, payload) for subject, payload in said]
+def requests_of(requests: list[tuple[str, bytes]]) -> list[RequestFrame]:
+    return [RequestFrame(0, subject, payload) for subject, payload in requests]
 
 
 @given(messages, messages, cuts, st.booleans())
@@ -32,8 +32,8 @@ def test_both_ways_in_order(
     there: list[tuple[str, bytes]], back: list[tuple[str, bytes]], at: list[int], pings: bool
 ) -> None:
     pair = tunnel_pair()
-    for side, said in ((pair.client, there), (pair.server, back)):
-        for subject, payload in said:
+    for side, requests in ((pair.client, there), (pair.server, back)):
+        for subject, payload in requests:
             side.machine.request(0, subject, payload, 0)
             if pings:
                 side.machine.ping(0)
@@ -45,33 +45,33 @@ def test_both_ways_in_order(
 
 @given(messages, cuts)
 def test_what_comes_with_the_hello_is_not_lost(
-    said: list[tuple[str, bytes]], at: list[int]
+    requests: list[tuple[str, bytes]], at: list[int]
 ) -> None:
     pair = Pair(tunnel_client(), tunnel_server())
     pair.server.give(pair.client.take())
-    for subject, payload in said:
+    for subject, payload in requests:
         pair.server.machine.request(0, subject, payload, 0)
     pair.client.give(*pieces_of(pair.server.take(), at))
-    opening = [ConnectionOpened(3)] if said else []
-    assert pair.client.events == [*opening, *requests_of(said)]
+    opening = [ConnectionOpened(3)] if requests else []
+    assert pair.client.events == [*opening, *requests_of(requests)]
 
 
 @given(st.sampled_from(ConnectionRole), st.binary(max_size=200), messages, cuts)
 def test_any_bytes_either_mean_something_or_end_the_tunnel(
-    role: ConnectionRole, garbage: bytes, said: list[tuple[str, bytes]], at: list[int]
+    role: ConnectionRole, garbage: bytes, requests: list[tuple[str, bytes]], at: list[int]
 ) -> None:
     is_client = role is ConnectionRole.CLIENT
     side = Side(role, tunnel_client() if is_client else tunnel_server())
     opening = PREAMBLE[4:] if is_client else PREAMBLE
     frames = [
         version3_frame(1, subject.encode() + payload, short=len(subject.encode()))
-        for subject, payload in said
+        for subject, payload in requests
     ]
     data = opening + hello_frame(tunnel_hello(role)) + b"".join(frames) + garbage
     side.give(*pieces_of(data, at))
-    if is_client and not said and not side.events:
+    if is_client and not requests and not side.events:
         return
-    expected = [ConnectionOpened(3), *requests_of(said)]
+    expected = [ConnectionOpened(3), *requests_of(requests)]
     assert side.events[: len(expected)] == expected
     if side.failure is not None:
         assert isinstance(side.failure, RemoteProtocolError)

@@ -138,7 +138,7 @@ async def test_requests_wait_as_well_and_time_out_unsent() -> None:
         ]
         results = await asyncio.gather(*requests, return_exceptions=True)
         assert {type(result) for result in results} == {ReplyTimeoutError}
-        outcomes = [it.outcome for it in results if isinstance(it, ReplyTimeoutError)]
+        outcomes = [result.outcome for result in results if isinstance(result, ReplyTimeoutError)]
         # The first were written, the others are known to be harmless to repeat.
         assert outcomes.count(Outcome.NOT_SENT) > 150
         assert outcomes.count(Outcome.UNKNOWN) >= 1
@@ -157,8 +157,8 @@ async def test_waiting_senders_fail_when_the_connection_ends() -> None:
             await turns()
         results = await asyncio.gather(*senders, return_exceptions=True)
         assert all(isinstance(result, ConnectionError) for result in results)
-        lost = [it for it in results if isinstance(it, ConnectionClosedError)]
-        assert len([it for it in lost if it.outcome is Outcome.UNKNOWN]) == (
+        lost = [result for result in results if isinstance(result, ConnectionClosedError)]
+        assert len([error for error in lost if error.outcome is Outcome.UNKNOWN]) == (
             client.statistics().requests_sent
         )
 
@@ -186,7 +186,9 @@ async def test_server_against_a_client_that_does_not_read(
             pair.server.address, version, receive_buffer=SMALL_SOCKET
         ) as peer:
             before = resident_bytes()
-            await peer.write(b"".join(peer.request_bytes(it, "big") for it in range(1, total + 1)))
+            await peer.write(
+                b"".join(peer.request_bytes(number, "big") for number in range(1, total + 1))
+            )
             await eventually(lambda: handled > 0)
             await turns(50)
             assert handled * size < KERNEL
@@ -236,8 +238,8 @@ async def test_slow_requests_beyond_the_limit_are_all_answered() -> None:
 
     async with running_pair(server_limits={"handlers_running_max": 7}) as pair:
         pair.server.serve("work", work)
-        replies = await asyncio.gather(*(pair.ask("work", b"%d" % it) for it in range(200)))
-        assert replies == [b"%d" % it for it in range(200)]
+        replies = await asyncio.gather(*(pair.ask("work", b"%d" % number) for number in range(200)))
+        assert replies == [b"%d" % number for number in range(200)]
         assert peak == 7
 
 

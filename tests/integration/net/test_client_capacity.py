@@ -92,7 +92,7 @@ async def test_senders_keep_their_order_to_a_slow_reader() -> None:
         await client.send(server.address, "log", b"%08d" % 0)
         senders: list[asyncio.Task[None]] = []
         for start in range(1, wave * waves, wave):
-            senders += [asyncio.create_task(send(it)) for it in range(start, start + wave)]
+            senders += [asyncio.create_task(send(number)) for number in range(start, start + wave)]
             await turns(3)
         await asyncio.gather(*senders)
         await eventually(lambda: len(reader.numbers) == wave * waves + 1)
@@ -106,9 +106,11 @@ async def test_a_sender_that_needs_no_slot_passes_its_turn_on(senders: int) -> N
     async with running_pair(client_limits=ONE_SLOT) as pair:
         pair.server.subscribe("log", lambda message: seen.append(message.payload))
         (first,) = await pair.begin()
-        sending = [asyncio.create_task(pair.tell("log", b"%d" % it)) for it in range(senders)]
+        sending = [
+            asyncio.create_task(pair.tell("log", b"%d" % number)) for number in range(senders)
+        ]
         second = asyncio.create_task(pair.ask("gate", timeout=30.0))
-        await stays(lambda: not second.done() and not any(it.done() for it in sending))
+        await stays(lambda: not second.done() and not any(task.done() for task in sending))
         pair.gate.open()
         # Sooner than the next heartbeat, which makes the link look at its line as well.
         async with asyncio.timeout(4.0):
@@ -116,7 +118,7 @@ async def test_a_sender_that_needs_no_slot_passes_its_turn_on(senders: int) -> N
             assert await second == b"done"
             await asyncio.gather(*sending)
         # They were in line before the request.
-        assert seen == [b"%d" % it for it in range(senders)]
+        assert seen == [b"%d" % number for number in range(senders)]
 
 
 async def test_pool_new_callers_do_not_overtake_waiters_of_dial() -> None:

@@ -34,7 +34,7 @@ class Chain(NamedTuple):
     c: MessagingService
     gate: Gate
     """The handler of c."""
-    asked: list[RawMessage]
+    requests: list[RawMessage]
     """What b got."""
 
     def ask(self, subject: str, timeout: float) -> asyncio.Task[bytes]:
@@ -44,19 +44,23 @@ class Chain(NamedTuple):
         await eventually(lambda: self.gate.cancelled == 1, "c stops")
         assert self.gate.finished == 0
         services = (self.a, self.b, self.c)
-        await eventually(lambda: not any(it.statistics().handlers_running for it in services))
-        await eventually(lambda: not any(it.statistics().requests_pending for it in services))
+        await eventually(
+            lambda: not any(service.statistics().handlers_running for service in services)
+        )
+        await eventually(
+            lambda: not any(service.statistics().requests_pending for service in services)
+        )
 
 
 @asynccontextmanager
 async def running_chain() -> AsyncIterator[Chain]:
     """b's handlers: `rest` gives c what is left of its time, `long` much more than that."""
     async with make_service("a") as a, make_service("b") as b, make_service("c") as c:
-        gate, asked = Gate(), list[RawMessage]()
+        gate, requests = Gate(), list[RawMessage]()
         c.serve("gate", gate)
 
         async def pass_on(message: RawMessage) -> bytes:
-            asked.append(message)
+            requests.append(message)
             assert message.deadline is not None
             left_s = message.deadline - asyncio.get_running_loop().time()
             timeout = left_s if message.subject == "rest" else DEADLINE_S
@@ -64,7 +68,7 @@ async def running_chain() -> AsyncIterator[Chain]:
 
         for subject in ("rest", "long"):
             b.serve(subject, pass_on)
-        yield Chain(a, b, c, gate, asked)
+        yield Chain(a, b, c, gate, requests)
 
 
 @on_all_loops
@@ -74,7 +78,7 @@ async def test_deadline_chain_last_node_gets_remaining_time() -> None:
         request = chain.ask("rest", DEADLINE_S)
         await eventually(lambda: chain.gate.waiting == 1, "c works")
         now = asyncio.get_running_loop().time()
-        first, last = chain.asked[0].deadline, chain.gate.messages[0].deadline
+        first, last = chain.requests[0].deadline, chain.gate.messages[0].deadline
         assert first is not None and last is not None
         # All share one clock here. Times are told in whole milliseconds, and arrive a bit later.
         assert before + DEADLINE_S - 0.01 <= first

@@ -22,12 +22,12 @@ from tests.support.net.scripts import RawPeer, RawServer, greet_only, raw_versio
 
 async def requests_and_messages(speech: Speech) -> None:
     async with running_pair(speech) as pair:
-        replies = await asyncio.gather(*(pair.ask("echo", b"%d" % it) for it in range(200)))
-        assert replies == [b"%d" % it for it in range(200)]
+        replies = await asyncio.gather(*(pair.ask("echo", b"%d" % number) for number in range(200)))
+        assert replies == [b"%d" % number for number in range(200)]
         assert await pair.ask("echo", bytes(1_000_000)) == bytes(1_000_000)
         assert await pair.ask("echo", b"1", keep_alive=False) == b"1"
         seen: list[bytes] = []
-        pair.server.subscribe("log", lambda it: seen.append(it.payload))
+        pair.server.subscribe("log", lambda message: seen.append(message.payload))
         for number in range(100):
             await pair.tell("log", b"%d" % number)
         await eventually(lambda: len(seen) == 100)

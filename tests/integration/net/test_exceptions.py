@@ -318,7 +318,7 @@ def chain_of(error: BaseException) -> list[BaseException]:
 
 def frames_of(error: BaseException) -> int:
     """How many frames the error and all that it came from hold."""
-    return sum(len(list(walk_tb(it.__traceback__))) for it in chain_of(error))
+    return sum(len(list(walk_tb(link.__traceback__))) for link in chain_of(error))
 
 
 @pytest.mark.parametrize("fault", ["refused", "lost", "stopped"])
@@ -341,11 +341,11 @@ async def test_waiters_of_one_failed_dial_share_no_error(fault: str) -> None:
             service = pair.server if fault == "lost" else pair.client
             await service.stop(grace=0)
         results = await asyncio.gather(*requests, return_exceptions=True)
-        assert all(isinstance(it, MessagingError) for it in results)
-        return [it for it in results if isinstance(it, BaseException)]
+        assert all(isinstance(result, MessagingError) for result in results)
+        return [result for result in results if isinstance(result, BaseException)]
 
     async with running_pair() as pair:
         errors = await fail_together(pair, 30)
         chains = [chain_of(error) for error in errors]
-        assert len({id(it) for chain in chains for it in chain}) == sum(map(len, chains))
+        assert len({id(error) for chain in chains for error in chain}) == sum(map(len, chains))
         assert max(map(frames_of, errors)) <= frames_of(await one_fails()) + 2

@@ -10,7 +10,7 @@ from postroad.net import MessagingService, RawMessage
 def errors_alive() -> dict[int, MessagingError]:
     """All there are, by identity."""
     gc.collect()
-    return {id(it): it for it in gc.get_objects() if isinstance(it, MessagingError)}
+    return {id(error): error for error in gc.get_objects() if isinstance(error, MessagingError)}
 
 
 async def test_request_whose_connection_was_lost() -> None:
@@ -37,5 +37,5 @@ async def test_request_whose_connection_was_lost() -> None:
         await server.start()
         server.serve("hang", never_answer)
         await ask(service, server)
-    left = errors_alive()
-    assert [error for id, error in left.items() if id not in before] == []
+    remaining = errors_alive()
+    assert [error for id, error in remaining.items() if id not in before] == []

@@ -105,8 +105,8 @@ async def test_goodbye_unread_requests_get_stopping_reply() -> None:
         results = await asyncio.gather(*requests, return_exceptions=True)
         await stopping
     assert results.count(b"done") == at_work == len(pair.gate.messages)
-    refused = [it for it in results if isinstance(it, MessagingError)]
-    assert {(type(it), it.outcome, it.retryable) for it in refused} == {
+    refused = [result for result in results if isinstance(result, MessagingError)]
+    assert {(type(error), error.outcome, error.retryable) for error in refused} == {
         (NoHandlerError, Outcome.REPLIED, True)
     }
     assert len(refused) == total - at_work
@@ -217,5 +217,7 @@ async def test_messages_handed_over_before_the_stop_arrive(version: int) -> None
                 await stopping
         await eventually(lambda: reader.is_over)
     assert sent > 10
-    missing = [it for it in range(sent) if b"<%06d>" % it + bytes(60_000) not in reader.data]
+    missing = [
+        number for number in range(sent) if b"<%06d>" % number + bytes(60_000) not in reader.data
+    ]
     assert missing == []

@@ -153,9 +153,9 @@ async def test_handler_may_return_a_future() -> None:
 
 @here_or_there
 async def test_payload_changed_after_the_call_does_not_change_the_message(speech: Speech) -> None:
-    kept = bytearray(b"kept")
+    buffer = bytearray(b"kept")
     async with running_pair(speech) as pair:
-        pair.server.serve("kept", lambda _: kept)
+        pair.server.serve("kept", lambda _: buffer)
         payload = bytearray(b"before")
         request = asyncio.create_task(pair.client.request(pair.server.address, "gate", payload))
         await asyncio.sleep(0)
@@ -166,7 +166,7 @@ async def test_payload_changed_after_the_call_does_not_change_the_message(speech
         pair.gate.open()
         await request
         reply = await pair.ask("kept")
-        kept[:] = b"lost"
+        buffer[:] = b"lost"
         assert (reply, type(reply)) == (b"kept", bytes)
 
 
@@ -249,7 +249,9 @@ async def test_one_way_message_without_handler_is_counted(
         await eventually(lambda: pair.server.statistics().no_handler == 100)
         await pair.is_still_open()
     if speech in (NEWEST, LOCAL):
-        lines = [it for it in caplog.records if "no handler for 'nobody'" in it.getMessage()]
+        lines = [
+            record for record in caplog.records if "no handler for 'nobody'" in record.getMessage()
+        ]
         assert len(lines) == 1
 
 
@@ -401,7 +403,9 @@ async def test_id_used_twice_is_answered_twice_unless_the_connection_is_lost(ver
             for _ in range(2):
                 await peer.request(7, "gate")
             replies = [await peer.read_reply(), await peer.read_reply()]
-        assert [(it.id, it.status, it.payload) for it in replies] == [(7, 0, b"done")] * 2
+        assert [(reply.id, reply.status, reply.payload) for reply in replies] == [
+            (7, 0, b"done")
+        ] * 2
 
 
 # Versions that differ.
@@ -431,7 +435,9 @@ async def test_mixed_zeebe_versions_agree(client: int, server: int) -> None:
             await pair.ask("nobody")
 
 
-@pytest.mark.parametrize("other", [it for it in OLDER if it.profile == "zeebe"], ids=str)
+@pytest.mark.parametrize(
+    "other", [speech for speech in OLDER if speech.profile == "zeebe"], ids=str
+)
 async def test_profiles_do_not_mix(other: Speech) -> None:
     for client, server in ((other, NEWEST), (NEWEST, other)):
         async with running_pair(client, server) as pair:

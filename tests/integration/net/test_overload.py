@@ -35,7 +35,9 @@ async def test_expired_requests_are_never_handled() -> None:
             with Stubborn() as stubborn:
                 pair.server.serve("stubborn", stubborn)
                 # In one piece, so that all are read before the first is seen to fill the limit.
-                requests = [peer.request_bytes(it, "stubborn", timeout_ms=300) for it in range(6)]
+                requests = [
+                    peer.request_bytes(number, "stubborn", timeout_ms=300) for number in range(6)
+                ]
                 await peer.write(b"".join(requests))
                 await eventually(lambda: stubborn.begun == 1)
                 arrived = loop.time()
@@ -53,7 +55,9 @@ async def test_a_request_that_waited_has_the_deadline_of_its_caller() -> None:
     async with running_pair(server_limits=ONE_AT_A_TIME) as pair:
         gate = pair.gate
         with await RawPeer.connect(pair.server.address) as peer:
-            requests = [peer.request_bytes(it, "gate", timeout_ms=30_000) for it in range(2)]
+            requests = [
+                peer.request_bytes(number, "gate", timeout_ms=30_000) for number in range(2)
+            ]
             await peer.write(b"".join(requests))
             await eventually(lambda: gate.waiting == 1)
             await turns()
@@ -143,17 +147,19 @@ async def test_a_client_that_reads_slowly_but_steadily_is_served() -> None:
     async with make_service("server", limits=limits) as server:
         server.serve("large", replies)
         with await RawPeer.connect(server.address, receive_buffer=256 * 1024) as peer:
-            await peer.write(b"".join(peer.request_bytes(it, "large") for it in range(total)))
+            await peer.write(
+                b"".join(peer.request_bytes(number, "large") for number in range(total))
+            )
             await eventually(lambda: server.statistics().replies_sent == 1)
             # The first reply fills the buffer in a turn of its own.
             await turns()
             replies.go.set()
             await eventually(lambda: server.statistics().replies_sent == total)
-            loop, left = asyncio.get_running_loop(), total * 1024 * 1024
-            while left > 0:
+            loop, unread = asyncio.get_running_loop(), total * 1024 * 1024
+            while unread > 0:
                 piece = await loop.sock_recv(peer.sock, 64 * 1024)
                 assert piece, "cut off"
-                left -= len(piece)
+                unread -= len(piece)
                 await asyncio.sleep(0.005)
         assert server.statistics().protocol_errors_by_kind == {}
 
@@ -164,7 +170,9 @@ async def test_server_closes_client_that_reads_nothing() -> None:
     async with make_service("server", limits={"frame_timeout_s": 0.2}) as server:
         server.serve("large", replies)
         with await RawPeer.connect(server.address, receive_buffer=SMALL_SOCKET) as peer:
-            await peer.write(b"".join(peer.request_bytes(it, "large") for it in range(total)))
+            await peer.write(
+                b"".join(peer.request_bytes(number, "large") for number in range(total))
+            )
             await eventually(lambda: replies.begun == total)
             await eventually(lambda: server.statistics().server_connections == 0)
             assert server.statistics().protocol_errors_by_kind == {"PeerTimeoutError": 1}
@@ -182,11 +190,11 @@ async def test_classes_beyond_the_limit_share_one_connection(
         subjects = [f"class{number}.echo" for number in range(8)]
         for subject in subjects:
             pair.server.serve(subject, lambda message: message.payload)
-        asked = [pair.ask(subject, b"1") for subject in (*subjects, "echo")]
+        calls = [pair.ask(subject, b"1") for subject in (*subjects, "echo")]
         if concurrently:
-            assert await asyncio.gather(*asked) == [b"1"] * 9
+            assert await asyncio.gather(*calls) == [b"1"] * 9
         else:
-            assert [await each for each in asked] == [b"1"] * 9
+            assert [await each for each in calls] == [b"1"] * 9
         assert pair.client.statistics().client_connections == maximum
         assert pair.client.statistics().connections_opened == maximum
 
@@ -206,7 +214,7 @@ async def test_unknown_subjects_and_failing_consumers_do_not_flood_the_log(
         await eventually(lambda: pair.server.statistics().handlers_failed == 300)
         await eventually(lambda: pair.server.statistics().no_handler == 300)
     for text in ("no handler for", "failed: no"):
-        assert 1 <= len([it for it in caplog.records if text in it.getMessage()]) <= 3
+        assert 1 <= len([record for record in caplog.records if text in record.getMessage()]) <= 3
 
 
 @pytest.mark.parametrize(("interval", "timeout"), [(1, 200), (40_000, 50_000)])

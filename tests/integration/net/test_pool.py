@@ -126,7 +126,9 @@ async def test_requests_arrive_in_the_order_of_the_calls(speech: Speech) -> None
             payloads = [bytes(size) for size in sizes]
         async with running_pair(speech, client_limits=options) as pair:
             pair.server.serve("note", note)
-            await asyncio.gather(*(asyncio.create_task(pair.ask("note", it)) for it in payloads))
+            await asyncio.gather(
+                *(asyncio.create_task(pair.ask("note", payload)) for payload in payloads)
+            )
             assert seen == payloads
 
 

@@ -88,8 +88,10 @@ async def test_secret_mismatch_is_rejected_with_reason_on_both_sides(
             assert caught.value.outcome is Outcome.NOT_SENT
             assert not caught.value.retryable
         assert messages == []
-    warnings = [it for it in caplog.records if it.levelno >= logging.WARNING]
-    by_server = [it.getMessage() for it in warnings if "connection from" in it.getMessage()]
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    by_server = [
+        record.getMessage() for record in warnings if "connection from" in record.getMessage()
+    ]
     assert len(by_server) == 1, "it is said once"
     assert SECRET not in caplog.text
     assert OTHER not in caplog.text

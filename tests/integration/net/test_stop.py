@@ -59,7 +59,9 @@ async def test_requests_that_outlast_the_grace_fail(speech: Speech, who: str) ->
         expected = NotRunningError if who == "client" else ConnectionClosedError
         results = await asyncio.gather(*requests, return_exceptions=True)
         assert [type(result) for result in results] == [expected] * 5
-        assert {it.outcome for it in results if isinstance(it, MessagingError)} == {Outcome.UNKNOWN}
+        assert {result.outcome for result in results if isinstance(result, MessagingError)} == {
+            Outcome.UNKNOWN
+        }
         # The server learns that nobody waits any more.
         await eventually(lambda: pair.gate.cancelled == 5)
 
@@ -313,12 +315,12 @@ async def test_a_connection_during_the_start_is_served() -> None:
 
 def listening_ports() -> set[int]:
     """Ports of this machine at which somebody listens for connections or datagrams."""
-    found = set()
+    ports = set()
     for name, state in (("tcp", "0A"), ("udp", "07")):
         with open(f"/proc/self/net/{name}", encoding="ascii") as file:
             rows = [line.split() for line in file.read().splitlines()[1:]]
-        found |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == state}
-    return found
+        ports |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == state}
+    return ports
 
 
 @both_loops

@@ -43,8 +43,8 @@ def test_a_signal_cancels_the_program(
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
         child.send_signal(number)
-        told, errors = child.communicate(timeout=120)
-    assert told == "goodbye\n"
+        output, errors = child.communicate(timeout=120)
+    assert output == "goodbye\n"
     assert child.returncode in exit_codes
     if number == signal.SIGTERM:
         assert errors == ""

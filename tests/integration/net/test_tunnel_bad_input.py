@@ -64,8 +64,8 @@ async def test_tunnel_client_frame_not_allowed_closes_connection(kind: str) -> N
         with await raw_tunnel(pair.server.address) as peer:
             user = pair.server_users.last
             await peer.write(NEWS + data + NEWS)
-            said = await goodbye_of(peer)
-            assert code in (0, said)
+            reason = await goodbye_of(peer)
+            assert code in (0, reason)
         await eventually(lambda: user.reasons)
         assert user.payloads == [b"fine"], "what was before still counts"
         assert len(user.reasons) == 1 and "connection closed: " in user.reasons[0]
@@ -77,19 +77,19 @@ async def test_tunnel_client_frame_not_allowed_closes_connection(kind: str) -> N
 @bad_frames
 async def test_tunnel_server_frame_not_allowed_closes_connection(kind: str) -> None:
     data, code = BAD[kind]
-    said: list[int] = []
+    reasons: list[int] = []
 
     async def misbehave(peer: RawPeer) -> None:
         await serve_raw_tunnel(peer, NEWS)
         await peer.write(data)
-        said.append(await goodbye_of(peer))
+        reasons.append(await goodbye_of(peer))
 
     async with RawServer(misbehave) as server, running_tunnels() as pair:
         tunnel = await pair.client.tunnels.open(server.address, pair.users)
         user = pair.users.last
         await tunnel.wait_closed()
-        await eventually(lambda: said)
-        assert code in (0, said[0])
+        await eventually(lambda: reasons)
+        assert code in (0, reasons[0])
         assert user.payloads == [b"fine"]
         assert len(user.reasons) == 1
         await check_that_others_live(pair)

@@ -100,7 +100,7 @@ async def test_many_honest_peers_at_once_wait_for_each_other() -> None:
             for name in names
         ]
         replies = await asyncio.gather(
-            *(it.request(service.address, "echo", payload, timeout=60) for it in clients)
+            *(client.request(service.address, "echo", payload, timeout=60) for client in clients)
         )
         assert all(reply == payload for reply in replies)
         assert service.statistics().protocol_errors == 0

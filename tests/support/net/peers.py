@@ -228,15 +228,15 @@ async def stays(condition: Callable[[], object]) -> None:
 
 def open_sockets() -> set[str]:
     """The sockets of this process, as the kernel names them."""
-    found = set()
+    sockets = set()
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{descriptor}")
         except FileNotFoundError:
             continue
         if target.startswith("socket:"):
-            found.add(target)
-    return found
+            sockets.add(target)
+    return sockets
 
 
 def resident_bytes() -> int:

@@ -197,7 +197,7 @@ DURABLE_ERRORS = {
 
 
 def test_retry_of_durable_errors(subtests: pytest.Subtests) -> None:
-    assert set(DURABLE_ERRORS) == {it for it in tree() if issubclass(it, DurableError)}
+    assert set(DURABLE_ERRORS) == {kind for kind in tree() if issubclass(kind, DurableError)}
 
     for error, retryable in DURABLE_ERRORS.items():
         with subtests.test(retryable=retryable):
@@ -240,11 +240,11 @@ def test_messaging_error_with_context_copies_for_one_message(subtests: pytest.Su
     for error in MESSAGING:
         with subtests.test(error=error):
             shared = error("lost", outcome=Outcome.NOT_SENT, retryable=True)
-            told = shared.with_context(peer="b:1", subject="echo", elapsed_s=0.5, timeout_s=2)
-            assert type(told) is error
-            assert told is not shared
-            assert (told.detail, told.outcome, told.retryable) == ("lost", Outcome.NOT_SENT, True)
-            assert (told.peer, told.subject, told.elapsed_s, told.timeout_s) == (
+            copy = shared.with_context(peer="b:1", subject="echo", elapsed_s=0.5, timeout_s=2)
+            assert type(copy) is error
+            assert copy is not shared
+            assert (copy.detail, copy.outcome, copy.retryable) == ("lost", Outcome.NOT_SENT, True)
+            assert (copy.peer, copy.subject, copy.elapsed_s, copy.timeout_s) == (
                 "b:1",
                 "echo",
                 0.5,
@@ -257,8 +257,8 @@ def test_messaging_error_with_context_copies_for_one_message(subtests: pytest.Su
 
     failure = RemoteHandlerError("boom")
     failure.remote_code = 3300
-    told = failure.with_context(peer="b:1", subject="echo", elapsed_s=1)
-    assert told.remote_code == 3300
+    copy = failure.with_context(peer="b:1", subject="echo", elapsed_s=1)
+    assert copy.remote_code == 3300
 
     assert RemoteHandlerError("boom").remote_code == 0
 

@@ -56,7 +56,7 @@ def test_lines_of_a_crowd_are_logged_with_the_count_of_the_rest(
     crowded.log("a", 0, "plain 100 %")
     crowded.log("b", 0, "small", level=logging.DEBUG)
     crowded.log("b", 1, "small", level=logging.DEBUG)
-    assert [(it.levelno, it.getMessage()) for it in caplog.records[3:]] == [
+    assert [(record.levelno, record.getMessage()) for record in caplog.records[3:]] == [
         (logging.WARNING, "plain 100 %"),
         (logging.DEBUG, "small"),
     ]

@@ -15,8 +15,8 @@ SPAN = "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"
 
 hex_digits = st.text("0123456789abcdef", min_size=1)
-trace_ids = st.integers(1, (1 << 128) - 1).map(lambda it: f"{it:032x}")
-span_ids = st.integers(1, (1 << 64) - 1).map(lambda it: f"{it:016x}")
+trace_ids = st.integers(1, (1 << 128) - 1).map(lambda number: f"{number:032x}")
+span_ids = st.integers(1, (1 << 64) - 1).map(lambda number: f"{number:016x}")
 keys = st.from_regex(r"\A[a-z][a-z0-9_\-*/]{0,10}\Z")
 values = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters=",="))
 states = st.dictionaries(keys, values.filter(bool), max_size=8).map(
@@ -78,8 +78,8 @@ def test_span_context_round_trip_is_equal(context: SpanContext) -> None:
 
 @given(st.text())
 def test_nothing_fails_because_of_a_bad_context(text: str) -> None:
-    found = tracing.parse_traceparent(text, text)
-    assert found is None or found.traceparent[:2] == "00"
+    context = tracing.parse_traceparent(text, text)
+    assert context is None or context.traceparent[:2] == "00"
     assert (
         tracing.extract_context({tracing.TRACEPARENT: PARENT, tracing.TRACESTATE: text}) is not None
     )
@@ -106,11 +106,11 @@ def test_parse_traceparent_invalid_returns_none() -> None:
     ]:
         assert tracing.parse_traceparent(text) is None, text
 
-    found = tracing.parse_traceparent(f"cc-{TRACE}-{SPAN}-01-what-the-future-brings")
-    assert found == SpanContext(TRACE, SPAN, 1)
+    context = tracing.parse_traceparent(f"cc-{TRACE}-{SPAN}-01-what-the-future-brings")
+    assert context == SpanContext(TRACE, SPAN, 1)
 
-    found = tracing.parse_traceparent(f"00-{TRACE}-{SPAN}-ff")
-    assert found is not None and found.traceparent == PARENT
+    context = tracing.parse_traceparent(f"00-{TRACE}-{SPAN}-ff")
+    assert context is not None and context.traceparent == PARENT
     unsampled = tracing.parse_traceparent(f"00-{TRACE}-{SPAN}-fe")
     assert unsampled is not None and not unsampled.is_sampled
 
@@ -127,8 +127,8 @@ def test_a_tracestate_is_passed_on_as_it_came_or_dropped_alone(subtests: pytest.
         "a=1;b",
     ]:
         with subtests.test(state=state):
-            found = tracing.parse_traceparent(PARENT, state)
-            assert found is not None and found.tracestate == state
+            context = tracing.parse_traceparent(PARENT, state)
+            assert context is not None and context.tracestate == state
 
     for state in [
         "a",
@@ -154,14 +154,14 @@ def test_headers_of_others_are_read_copied_and_stripped() -> None:
     )
 
     headers = {"a": "1", "tracestate": "old=1"}
-    told = tracing.inject_context(headers, SpanContext(TRACE, SPAN))
-    assert told == {"a": "1", "traceparent": PARENT}
+    injected = tracing.inject_context(headers, SpanContext(TRACE, SPAN))
+    assert injected == {"a": "1", "traceparent": PARENT}
     assert headers == {"a": "1", "tracestate": "old=1"}
     assert tracing.inject_context(headers, None) is headers
     assert tracing.inject_context(None, None) is None
 
-    told = tracing.inject_context({"a": "1"}, SpanContext(TRACE, SPAN, 1, "b=2"))
-    assert tracing.remove_context(told) == {"a": "1"}
+    injected = tracing.inject_context({"a": "1"}, SpanContext(TRACE, SPAN, 1, "b=2"))
+    assert tracing.remove_context(injected) == {"a": "1"}
     assert tracing.remove_context(tracing.inject_context(None, SpanContext(TRACE, SPAN))) is None
     assert tracing.remove_context(None) is None
 
@@ -203,7 +203,7 @@ def test_headers_of_the_user_count_outside_of_all_spans(ledger: Ledger) -> None:
     tracing.start_outgoing_span("cells", "first", node="alpha", headers=headers).end()
     with tracing.start_outgoing_span("net", "outer", node="alpha") as outer:
         tracing.start_outgoing_span("cells", "second", node="alpha", headers=headers).end()
-    assert [it.parent for it in ledger.ended[:2]] == [SpanContext(TRACE, SPAN), outer.context]
+    assert [span.parent for span in ledger.ended[:2]] == [SpanContext(TRACE, SPAN), outer.context]
 
 
 def test_an_error_is_noted_with_its_code_once(ledger: Ledger) -> None:
@@ -213,13 +213,13 @@ def test_an_error_is_noted_with_its_code_once(ledger: Ledger) -> None:
     assert (span.error, span.code) == ("UsageError: it broke", UsageError.code)
 
     tracing.start_outgoing_span("net", "x", node="alpha").end(Unprintable())
-    assert [(it.error, it.code) for it in ledger.ended[1:]] == [("Unprintable", 0)]
+    assert [(span.error, span.code) for span in ledger.ended[1:]] == [("Unprintable", 0)]
 
     once = tracing.start_outgoing_span("net", "x", node="alpha")
     once.end()
     once.end(ValueError("too late"))
     once.end_with_error("too late")
-    assert [it.error for it in ledger.ended[2:]] == [None]
+    assert [span.error for span in ledger.ended[2:]] == [None]
 
 
 class Unprintable(Exception):
@@ -236,7 +236,7 @@ def test_a_span_goes_on_after_a_block_inside_of_it(ledger: Ledger) -> None:
     assert tracing.current_span() is None
     assert ledger.ended == []
     span.end_with_error("later", 5)
-    assert [(it.error, it.code) for it in ledger.ended] == [("later", 5)]
+    assert [(span.error, span.code) for span in ledger.ended] == [("later", 5)]
 
 
 def test_a_node_can_do_things_for_itself(ledger: Ledger) -> None:

@@ -61,7 +61,7 @@ def test_check_file_symlink_of_another_user_is_rejected(
     # A link of one's own is as good as what it leads to.
     check_directory(tmp_path / "directory")
     assert read_file(tmp_path / "file") == b"mine"
-    give_away(monkeypatch, *(tmp_path / it for it in links))
+    give_away(monkeypatch, *(tmp_path / link for link in links))
     with pytest.raises(ConfigError, match="belongs to"):
         check_directory(tmp_path / "directory")
     for look in (check_file, read_file):

@@ -68,10 +68,10 @@ def test_error_with_context_keeps_remote_code() -> None:
     error = error_from_result(
         ReplyFrame(1, ReplyStatus.HANDLER_FAILED, b"no", ConnectError.code, True), "echo"
     )
-    told = error.with_context(peer="host:1", subject="echo", elapsed_s=0.5, timeout_s=5.0)
-    assert isinstance(told, RemoteHandlerError)
-    assert told.remote_code == ConnectError.code
-    assert told.retryable
+    copy = error.with_context(peer="host:1", subject="echo", elapsed_s=0.5, timeout_s=5.0)
+    assert isinstance(copy, RemoteHandlerError)
+    assert copy.remote_code == ConnectError.code
+    assert copy.retryable
 
 
 def test_expired_or_stopped_requests_have_an_unknown_outcome() -> None:
@@ -88,9 +88,9 @@ def test_expired_or_stopped_requests_have_an_unknown_outcome() -> None:
 
 def test_connection_down_is_shared_by_many_requests() -> None:
     down = ConnectionDown(ConnectionClosedError("gone"))
-    told = [
+    errors = [
         error_from_result(down, subject).with_context(peer="host:1", subject=subject, elapsed_s=1.0)
         for subject in ("a", "b")
     ]
-    assert [error.subject for error in told] == ["a", "b"]
+    assert [error.subject for error in errors] == ["a", "b"]
     assert down.error.subject is None

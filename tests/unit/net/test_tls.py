@@ -69,7 +69,7 @@ def test_unusable_files_are_named(files: Path, subtests: pytest.Subtests) -> Non
                     make()
                 assert str(files / name) in str(caught.value)
 
-    for field, name, told in [
+    for field, name, reason in [
         ("key", "other.key", "the key belongs to another certificate"),
         ("key", "garbage.pem", "one of them is not in PEM format"),
         ("key", "locked.key", "the key is encrypted; provide an unencrypted one"),
@@ -86,4 +86,4 @@ def test_unusable_files_are_named(files: Path, subtests: pytest.Subtests) -> Non
             (files / "locked.key").write_bytes(locked)
             with pytest.raises(ConfigError) as caught:
                 config(files, **{field: name}).server_context()
-            assert str(caught.value).endswith(told)
+            assert str(caught.value).endswith(reason)

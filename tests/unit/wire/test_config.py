@@ -22,10 +22,10 @@ def test_codec_and_heartbeats_follow_from_the_profile(subtests: pytest.Subtests)
     ]:
         with subtests.test(version=version):
             config = make_config(profile=profile, limits=Limits(frame_bytes_max=1_000))
-            made = make_codec(config, version)
-            assert type(made) is codec
-            assert made.frame_bytes_max == 1_000
-            assert made.sender is None
+            actual = make_codec(config, version)
+            assert type(actual) is codec
+            assert actual.frame_bytes_max == 1_000
+            assert actual.sender is None
 
     for profile, role, heartbeats in [
         (DOCUMENTED, ConnectionRole.CLIENT, Heartbeats),

@@ -104,7 +104,7 @@ def test_setup_with_another_secret_or_none_is_rejected_on_both_sides(
     for side in (pair.client, pair.server):
         assert ConnectionOpened(3) not in side.events
         assert side.machine.peer is None
-        reasons = [it.reason for it in side.events if isinstance(it, GoodbyeFrame)]
+        reasons = [event.reason for event in side.events if isinstance(event, GoodbyeFrame)]
         assert any(text in reason for reason in (*reasons, str(side.failure))), (side, reasons)
         assert side.machine.state in (ConnectionState.CLOSED, ConnectionState.DRAINING)
     assert isinstance(pair.server.failure, HandshakeRejectedError)

@@ -247,8 +247,8 @@ def test_connection_after_goodbye_finishes_requests_in_flight(speaker: Connectio
 
     pair.server.machine.reply(1, ReplyStatus.OK, b"done")
     pair.settle()
-    heard = pair.server if speaker is ConnectionRole.CLIENT else pair.client
-    assert GoodbyeFrame(3100, "stopping") in heard.events
+    listener = pair.server if speaker is ConnectionRole.CLIENT else pair.client
+    assert GoodbyeFrame(3100, "stopping") in listener.events
     assert pair.client.events[-1] == ReplyFrame(1, ReplyStatus.OK, b"done")
 
 

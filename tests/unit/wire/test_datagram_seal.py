@@ -25,10 +25,10 @@ def make_seal(secret: ClusterSecret = SECRET) -> Seal:
 def introduce(sender: Seal, receiver: Seal, target: Address = B, source: Address = A) -> bytes:
     """Have the sender learn the receiver's epoch; returns the first message, sealed."""
     question = sender.seal(target, b"first", NOW)
-    told = receiver.open(question, source, NOW)
-    assert told.body is None
-    assert told.answer is not None
-    released = sender.open(told.answer, target, NOW)
+    unsealed = receiver.open(question, source, NOW)
+    assert unsealed.body is None
+    assert unsealed.answer is not None
+    released = sender.open(unsealed.answer, target, NOW)
     assert released == Unsealed(target=target, held=(b"first",))
     return sender.seal(target, b"first", NOW)
 
@@ -67,15 +67,15 @@ def test_a_recording_is_worth_nothing_to_another_process() -> None:
     alpha, beta, other = make_seal(), make_seal(), make_seal()
     message = introduce(alpha, beta)
     for receiver in (other, make_seal(), alpha):
-        told = receiver.open(message, A, NOW)
-        assert told.body is None
-        assert told.answer is not None
-        assert len(told.answer) < len(message)
+        unsealed = receiver.open(message, A, NOW)
+        assert unsealed.body is None
+        assert unsealed.answer is not None
+        assert len(unsealed.answer) < len(message)
     # Not even to the next process of the same node, which the sender then learns of.
     again = make_seal()
-    told = again.open(alpha.seal(B, b"lost", NOW), A, NOW)
-    assert told.answer is not None
-    assert alpha.open(told.answer, B, NOW) == Unsealed(target=B)
+    unsealed = again.open(alpha.seal(B, b"lost", NOW), A, NOW)
+    assert unsealed.answer is not None
+    assert alpha.open(unsealed.answer, B, NOW) == Unsealed(target=B)
     assert again.open(alpha.seal(B, b"anew", NOW), A, NOW).body == b"anew"
 
 

@@ -194,11 +194,11 @@ def test_a_buffer_serves_one_large_frame_after_the_other_but_not_two_at_once() -
     spare = BufferCache()
     first, second = (FrameReader(Version3Codec(4 * MIB), spare) for _ in range(2))
     data = [version3_frame(2, byte * 300 * KIB) for byte in (b"a", b"b")]
-    heard: list[Frame] = []
+    events: list[Frame] = []
     for position in range(0, len(data[0]), 50_000):
         piece = slice(position, position + 50_000)
-        heard += first.feed(data[0][piece]) + second.feed(data[1][piece])
-    assert heard == [ReplyFrame(0, 0, b"a" * 300 * KIB), ReplyFrame(0, 0, b"b" * 300 * KIB)]
+        events += first.feed(data[0][piece]) + second.feed(data[1][piece])
+    assert events == [ReplyFrame(0, 0, b"a" * 300 * KIB), ReplyFrame(0, 0, b"b" * 300 * KIB)]
 
     spare = BufferCache()
     small, large = bytearray(10), bytearray(20)

@@ -87,8 +87,8 @@ def test_version_3_and_tunnels_are_strict_and_older_versions_ignore() -> None:
         assert frame_action(3, receiver, state, kind) is expected, case
         expected = FrameAction.ACCEPT if state in TUNNEL_LEGAL[kind] else FrameAction.REJECT
         assert frame_action(3, receiver, state, kind, is_tunnel=True) is expected, case
-        wanted = RequestFrame if receiver is ConnectionRole.SERVER else ReplyFrame
-        expected = FrameAction.ACCEPT if kind is wanted else FrameAction.IGNORE
+        accepted = RequestFrame if receiver is ConnectionRole.SERVER else ReplyFrame
+        expected = FrameAction.ACCEPT if kind is accepted else FrameAction.IGNORE
         for version in (1, 2):
             assert frame_action(version, receiver, state, kind) is expected, case
 

@@ -55,8 +55,8 @@ def test_hello_role_zone_and_tunnel_are_encoded_only_if_set(
     assert decode_hello(encode_hello(member)) == member
 
     part = msgspec.structs.replace(HELLO, role="core", zone="süd")
-    told = bytes.fromhex("000b 0004 636f7265  000c 0004 73c3bc64")
-    assert encode_hello(part) == encode_hello(HELLO) + told
+    suffix = bytes.fromhex("000b 0004 636f7265  000c 0004 73c3bc64")
+    assert encode_hello(part) == encode_hello(HELLO) + suffix
     assert decode_hello(encode_hello(part)) == part
 
     tunnel = msgspec.structs.replace(HELLO, is_tunnel=True)
@@ -83,7 +83,7 @@ def test_required_fields_must_be_there_and_others_have_defaults(subtests: pytest
 
     for tag, name in REQUIRED.items():
         with subtests.test(tag=tag):
-            fields = {known: value for known, value in FIELDS.items() if known != tag}
+            fields = {each: value for each, value in FIELDS.items() if each != tag}
             with pytest.raises(MalformedFrameError, match=f"hello lacks its {name}"):
                 decode_hello(hello_fields(fields))
 

@@ -108,7 +108,7 @@ def test_requests_and_replies_are_written_and_read_in_their_layout(form: Form) -
                 codec.encode(out, frame)
             assert b"".join(out) == data, (id, size)
             if size == 70_000:
-                assert sum(it is payload for it in out) == 2, "it is not copied"
+                assert sum(piece is payload for piece in out) == 2, "it is not copied"
 
 
 def test_every_prefix_is_waited_for_and_need_leads_to_the_end(form: Form) -> None:

@@ -45,7 +45,7 @@ def test_the_address_leaves_once_before_the_first_frame(
 
 
 @pytest.mark.parametrize(
-    ("codec", "heard", "told"),
+    ("codec", "received", "expected"),
     [
         (DocumentedCodec, None, LONG_IP),
         (DocumentedCodec, LONG_IP, LONG_IP),
@@ -54,15 +54,15 @@ def test_the_address_leaves_once_before_the_first_frame(
     ],
 )
 def test_version_1_tells_the_ip_address_in_the_form_it_was_addressed_in(
-    codec: type[LegacyCodec], heard: bytes | None, told: bytes
+    codec: type[LegacyCodec], received: bytes | None, expected: bytes
 ) -> None:
     side = make(codec, 1)
-    if heard is not None:
-        side.decode(heard, [])
+    if received is not None:
+        side.decode(received, [])
         assert side.sender == Address("10.0.0.1", 27998)
     out: list[bytes] = []
     side.encode(out, ReplyFrame(1, 0, b""))
-    assert out[0] == told
+    assert out[0] == expected
 
     with pytest.raises(MalformedFrameError, match="0 bytes; an IP address has 4 or 16"):
         make(ZeebeCodec, 1).decode(LONG_IP, [])

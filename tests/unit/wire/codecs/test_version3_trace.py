@@ -41,9 +41,9 @@ def decode(data: bytes, *, is_packed: bool = False) -> Frame:
 
 
 def codec(is_packed: bool) -> Version3Codec:
-    made = Version3Codec(LIMIT)
-    made.compression = load_algorithm("zlib") if is_packed else None
-    return made
+    codec = Version3Codec(LIMIT)
+    codec.compression = load_algorithm("zlib") if is_packed else None
+    return codec
 
 
 def test_the_context_stands_before_the_payload() -> None:
