@@ -30,8 +30,7 @@ from postroad.cells.delivery.envelope_codec import (
     route_prefix,
 )
 from postroad.cells.delivery.failure import DeliveryFailure, decode_failure, make_error_reply
-from postroad.cells.delivery.propagator import RoutePropagator
-from postroad.cells.delivery.update_queue import RoutingUpdateQueue
+from postroad.cells.delivery.propagator import RoutePropagator, RoutingUpdateQueue
 from postroad.cells.messages import PongBody, decode_body, decode_pong
 from postroad.cells.routing.advertisements import (
     AdvertisementAck,

@@ -23,7 +23,7 @@ from postroad.services.remote_calls import RemoteCalls
 from postroad.services.serving import Serving
 from postroad.services.streams import Chunk, Part
 from postroad.services.waiting import Waiting
-from postroad.testing import CRASH
+from postroad.testing import CRASH_EXIT_CODE
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 
 BUGS = Bugs()
@@ -67,7 +67,7 @@ def plant_requests_that_run_twice(receive: Any, self: Serving, request: Request,
         receive(self, request, None)
 
 
-@BUGS.replace(Waiting, "fail", CRASH, 2)
+@BUGS.replace(Waiting, "fail", CRASH_EXIT_CODE, 2)
 def plant_untyped_errors(_: Any, self: Waiting, kind: type[Exception]) -> None:
     if not self.future.done():
         self.future.set_exception(KeyError(self.context.action))
@@ -154,7 +154,7 @@ def plant_packets_that_are_too_much(receive: Any, self: Eventing, packet: Event,
     receive(self, packet, done)
 
 
-@BUGS.replace(RemoteCalls, "_expire", CRASH, 0)
+@BUGS.replace(RemoteCalls, "_expire", CRASH_EXIT_CODE, 0)
 def plant_exception(expire: Any, self: RemoteCalls) -> None:
     if len(self) > 1:
         raise IndexError("so many calls")

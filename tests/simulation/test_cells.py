@@ -19,7 +19,7 @@ from postroad.cells.routing.advertiser import RouteAdvertiser, build_advertiseme
 from postroad.cells.routing.decision import MessageOrigin
 from postroad.cells.routing.neighbors import NeighborTable
 from postroad.cells.routing.route_learner import RouteChanges, RouteLearner
-from postroad.testing import CRASH
+from postroad.testing import CRASH_EXIT_CODE
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 
 BUGS = Bugs()
@@ -159,7 +159,7 @@ async def plant_dialing_after_the_end(_: Any, self: CoreDialer) -> None:
     """Let all tasks go on."""
 
 
-@BUGS.replace(CellRegistry, "change_routes", CRASH, 1)
+@BUGS.replace(CellRegistry, "change_routes", CRASH_EXIT_CODE, 1)
 def plant_exception(change: Any, self: CellRegistry, **changes: Any) -> None:
     if len(self.table) > 15:
         raise IndexError("so many routes")

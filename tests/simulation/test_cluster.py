@@ -7,12 +7,12 @@ import pytest
 
 from postroad.cluster import MembershipEventType
 from postroad.cluster.membership import MemberRecord, Membership, MemberState
+from postroad.cluster.membership.config import Suspicion
 from postroad.cluster.membership.gossip_handler import GossipHandler
 from postroad.cluster.membership.member_table import MemberEntry, MemberTable
 from postroad.cluster.membership.name_conflicts import NameConflictResolver
 from postroad.cluster.membership.prober import Probe, Prober
-from postroad.cluster.membership.suspicion import Suspicion
-from postroad.testing import CRASH
+from postroad.testing import CRASH_EXIT_CODE
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 
 BUGS = Bugs()
@@ -104,7 +104,7 @@ def plant_untold_removal(
         report(self, kind, record, before)
 
 
-@BUGS.replace(Membership, "tick", CRASH, 2)
+@BUGS.replace(Membership, "tick", CRASH_EXIT_CODE, 2)
 def plant_exception(tick: Any, self: Membership, now: float) -> None:
     if self.health > 2:
         raise IndexError("not well")

@@ -29,7 +29,7 @@ from postroad.durable.store.tables.rows import OutboxBatch, SenderStream
 from postroad.durable.store.tables.store_tables import CommitEvent, StoreTables
 from postroad.durable.store.tables.streams import StreamTable
 from postroad.durable.store.writer import GroupCommitWriter
-from postroad.testing import CRASH
+from postroad.testing import CRASH_EXIT_CODE
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 
 BUGS = Bugs()
@@ -194,7 +194,7 @@ def plant_batch_in_parts(flush: Any, self: OutboxTable, now_ms: int) -> None:
     self._queued = rest
 
 
-@BUGS.replace(QueueDispatcher, "_flush_acks", CRASH, 6)
+@BUGS.replace(QueueDispatcher, "_flush_acks", CRASH_EXIT_CODE, 6)
 def plant_exception(flush: Any, self: QueueDispatcher) -> None:
     if len(self._acks) > 1:
         raise IndexError("too many")

@@ -39,7 +39,7 @@ from postroad.flows.sessions.messages import (
     SessionReject,
     encode_session_envelope,
 )
-from postroad.testing import CRASH
+from postroad.testing import CRASH_EXIT_CODE
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 
 BUGS = Bugs()
@@ -271,7 +271,7 @@ def plant_time_that_goes_back(_: Any, self: FlowStateMachine, now_ms: int) -> No
     self.now_ms = now_ms
 
 
-@BUGS.replace(FlowEngine, "set_timer", CRASH, 1)
+@BUGS.replace(FlowEngine, "set_timer", CRASH_EXIT_CODE, 1)
 def plant_exception(
     set_timer: Any, self: FlowEngine, loaded: LoadedFlow, machine: FlowStateMachine
 ) -> None:

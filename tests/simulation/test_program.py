@@ -12,7 +12,7 @@ import pytest
 
 from postroad.core.errors import UsageError
 from postroad.testing import LivenessFailure, SafetyFailure, Simulation, Timeline, shorten
-from postroad.testing.simulation.shrinking import format_keep, parse_keep
+from postroad.testing.simulation.runner import format_keep, parse_keep
 from tests.simulation.__main__ import main
 from tests.simulation.planting import Bugs
 from tests.simulation.scenarios import PROGRAM, SCENARIOS, run_seed

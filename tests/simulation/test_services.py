@@ -14,7 +14,7 @@ from postroad.services.transporters.cells_letters import encode_letter
 from postroad.services.transporters.cells_outgoing import Outgoing
 from postroad.services.transporters.cells_peers import Peers
 from postroad.services.transporters.cells_session import CellsSession
-from postroad.testing import CRASH
+from postroad.testing import CRASH_EXIT_CODE
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 
 BUGS = Bugs()
@@ -90,7 +90,7 @@ async def plant_packets_after_the_end(_: Any, self: CellsSession, cell: PacketCe
     self._incoming.is_open = True
 
 
-@BUGS.replace(Outgoing, "_retry", CRASH, 10)
+@BUGS.replace(Outgoing, "_retry", CRASH_EXIT_CODE, 10)
 def plant_exception(retry: Any, self: Outgoing, lane: Lane) -> None:
     if len(lane.letters) > 1:
         raise IndexError("so many letters")

@@ -6,7 +6,7 @@ import pytest
 
 from postroad.core.errors import PeerTimeoutError
 from postroad.net.connections.handler_tasks import Backlog
-from postroad.testing import CRASH
+from postroad.testing import CRASH_EXIT_CODE
 from postroad.wire import NEVER, DeadlineMap, WireConnection
 from postroad.wire.codecs import Version3Codec
 from postroad.wire.frame_reader import FrameReader
@@ -77,7 +77,7 @@ def plant_wrong_id(
     encode(self, out, max(1, id - 1), *more)
 
 
-@BUGS.replace(WireConnection, "receive_data", CRASH, 0)
+@BUGS.replace(WireConnection, "receive_data", CRASH_EXIT_CODE, 0)
 def plant_exception(receive: Any, self: WireConnection, data: bytes, now: float) -> Any:
     if len(data) == 5:
         raise IndexError("five bytes")

@@ -4,10 +4,9 @@ from postroad.core import errors, tracing
 from postroad.core import fault_points as faults
 from postroad.core.errors import Outcome, PostroadError
 from postroad.core.lifecycle import Lifecycle
-from postroad.core.limits import Limits
+from postroad.core.limits import Limits, RetryPolicy
 from postroad.core.log_throttle import LogThrottle, ThrottledLogger
 from postroad.core.names import Address, to_address, validate_cluster_name, validate_node_name
-from postroad.core.retry import RetryPolicy
 
 __all__ = [
     "Address",

@@ -21,7 +21,7 @@ from typing import Any
 
 from postroad.core.errors import UsageError
 
-Action = Callable[..., None]
+FaultAction = Callable[..., None]
 
 _points: dict[str, FaultPoint] = {}
 
@@ -35,7 +35,7 @@ class FaultPoint:
         self.name = name
         self.is_armed = False
         # Set only while a test has armed this point.
-        self._action: Action | None = None
+        self._action: FaultAction | None = None
 
     def hit(self, **details: Any) -> None:
         """Run the armed action, if any; it may raise."""
@@ -60,7 +60,7 @@ def fault_point_names() -> list[str]:
 
 
 @contextmanager
-def arm_fault_point(name: str, action: Action) -> Iterator[FaultPoint]:
+def arm_fault_point(name: str, action: FaultAction) -> Iterator[FaultPoint]:
     """Run `action(**details)` whenever the point is hit inside the block."""
     point = _points.get(name)
     if point is None:

@@ -14,7 +14,7 @@ import msgspec
 from postroad.cluster import ClusterAgent
 from postroad.core import Lifecycle, tracing
 from postroad.core.errors import ConfigError, ReplyTimeoutError, StoreError, UsageError
-from postroad.core.retry import RetryPolicy
+from postroad.core.limits import RetryPolicy
 from postroad.durable.admin import DurableQueuesAdmin
 from postroad.durable.bridges.bridge_controller import BridgeController
 from postroad.durable.bridges.bridge_manager import BridgeManager

@@ -4,22 +4,25 @@ from postroad.testing.broker import RecordedCall, RecordedEvent, Stub, TestBroke
 from postroad.testing.clock import ManualClock
 from postroad.testing.simulation.cluster import PeriodicCheck, SimCluster
 from postroad.testing.simulation.disk import SimDisk
-from postroad.testing.simulation.failures import (
-    CRASH,
-    LivenessFailure,
-    SafetyFailure,
-    SimulationFailure,
-    require,
-)
 from postroad.testing.simulation.loop import SimLoop
 from postroad.testing.simulation.network import MemoryNetwork
 from postroad.testing.simulation.node import NodeProgram, SimNode
 from postroad.testing.simulation.runner import RunResult, main, run_seed, shorten
-from postroad.testing.simulation.simulation import EventLog, Scenario, Simulation
-from postroad.testing.simulation.timeline import ScheduledAction, Timeline
+from postroad.testing.simulation.simulation import (
+    CRASH_EXIT_CODE,
+    EventLog,
+    LivenessFailure,
+    SafetyFailure,
+    Scenario,
+    ScheduledAction,
+    Simulation,
+    SimulationFailure,
+    Timeline,
+    require,
+)
 
 __all__ = [
-    "CRASH",
+    "CRASH_EXIT_CODE",
     "EventLog",
     "LivenessFailure",
     "ManualClock",

@@ -2,8 +2,8 @@
 
 from postroad.core.timing import NEVER
 from postroad.wire.codecs.codec import JOIN_BYTES_MAX
-from postroad.wire.config import WireConfig
 from postroad.wire.connection import WireConnection
+from postroad.wire.connection_setup import WireConfig
 from postroad.wire.datagram import Datagram, Seal, decode_datagram, encode_datagram
 from postroad.wire.deadline_map import DeadlineMap
 from postroad.wire.frame_reader import BufferCache

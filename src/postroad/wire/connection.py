@@ -19,8 +19,7 @@ from postroad.core.names import Address
 from postroad.core.timing import NEVER
 from postroad.core.tracing import SpanContext
 from postroad.wire.codecs import TRACE_BYTES_MAX, Codec, Version3Codec
-from postroad.wire.config import WireConfig, make_codec, make_heartbeats
-from postroad.wire.connection_setup import ConnectionSetup
+from postroad.wire.connection_setup import ConnectionSetup, WireConfig, make_codec, make_heartbeats
 from postroad.wire.frame_reader import FrameReader
 from postroad.wire.frame_rules import (
     AFTER_HELLO,

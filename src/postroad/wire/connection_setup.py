@@ -1,4 +1,4 @@
-"""The steps of a connection before it is open: version, hello, and proof of the cluster secret.
+"""Configuration of connections, and their steps before they are open: version, hello, proof.
 
 `ConnectionSetup` checks and builds; the state of the connection changes in `connection`.
 See docs/wire-protocol.md: 1 (handshake), 3.2 (hello), 3.6 (tunnels), 3.7 (cluster secret).
@@ -6,22 +6,86 @@ See docs/wire-protocol.md: 1 (handshake), 3.2 (hello), 3.6 (tunnels), 3.7 (clust
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
 from postroad.core.cluster_secret import ClusterSecret
-from postroad.core.errors import HandshakeRejectedError
-from postroad.wire.codecs import Version3Codec
-from postroad.wire.compression import negotiate_compression
-from postroad.wire.config import WireConfig
+from postroad.core.errors import ConfigError, HandshakeRejectedError
+from postroad.core.limits import Limits
+from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
+from postroad.wire.compression import CompressionAlgorithm, negotiate_compression
+from postroad.wire.frame_reader import BufferCache
 from postroad.wire.frames import ConnectionRole, HelloFrame, ProofFrame
-from postroad.wire.handshake import AUTHENTICATION_VERSION, Handshake
+from postroad.wire.handshake import AUTHENTICATION_VERSION, ZEEBE, Handshake, ProtocolProfile
+from postroad.wire.heartbeats import (
+    NO_HEARTBEATS,
+    Heartbeats,
+    NextId,
+    WallClock,
+    ZeebeClientHeartbeats,
+    ZeebeServerHeartbeats,
+)
 from postroad.wire.hello import (
     check_duplicate_name,
     check_peer_hello,
     encode_hello,
 )
+
+
+class WireConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Created once by the messaging service, used by all its connections."""
+
+    profile: ProtocolProfile
+    preamble: bytes
+    hello: HelloFrame
+    """The hello of this node; versions 1 and 2 use its address only."""
+    advertised_ip: str
+    """The advertised host as an IP address, for version 1."""
+    limits: Limits
+    wall_clock: WallClock
+    buffer_cache: BufferCache
+    algorithms: Mapping[str, CompressionAlgorithm] = {}
+    """Compression algorithms this node offers, by name."""
+    is_secure: bool = False
+    """Whether connections use TLS; the name of a peer without a certificate is then ignored."""
+    heartbeat_payload: bool = True
+    """Whether heartbeats of profile `zeebe` carry timestamps, if the peer supports them."""
+    secret: ClusterSecret | None = None
+    """The cluster secret, None in a cluster without one."""
+    new_nonce: Callable[[], bytes] | None = None
+    """Returns a random nonce for a connection; needed with a secret."""
+
+    def __post_init__(self) -> None:
+        if (self.secret is None) is not (self.new_nonce is None):
+            raise ConfigError("secret and new_nonce must be set together, or neither")
+
+
+def make_codec(config: WireConfig, version: int) -> Codec:
+    """Return the codec of the profile and version."""
+    frame_bytes_max = config.limits.frame_bytes_max
+    if version >= 3:
+        return Version3Codec(frame_bytes_max)
+    codec = ZeebeCodec if config.profile.name == ZEEBE.name else DocumentedCodec
+    return codec(version, config.hello.address, config.advertised_ip, frame_bytes_max)
+
+
+def make_heartbeats(config: WireConfig, role: ConnectionRole, next_id: NextId) -> Heartbeats:
+    """Return the heartbeats of the profile; version 3 replaces them after the hello."""
+    if config.profile.name != ZEEBE.name:
+        return NO_HEARTBEATS
+    if role is ConnectionRole.SERVER:
+        return ZeebeServerHeartbeats(
+            sends_payload=config.heartbeat_payload, wall_clock=config.wall_clock
+        )
+    return ZeebeClientHeartbeats(
+        config.limits.heartbeat_interval_s,
+        config.limits.heartbeat_timeout_s,
+        sends_payload=config.heartbeat_payload,
+        next_id=next_id,
+        wall_clock=config.wall_clock,
+    )
+
 
 _PURPOSES = {
     ConnectionRole.CLIENT: b"hello of a client",

@@ -149,7 +149,10 @@ class Handshake:
     def _describe_unknown_protocol(self) -> str:
         if self._received.startswith(_TLS_RECORDS):
             return "the peer speaks TLS, this side does not"
-        if self.role is ConnectionRole.CLIENT and self._answers_version_alone():
+        version = self._received[: _VERSION.size]
+        if self.role is ConnectionRole.CLIENT and version in map(
+            _VERSION.pack, DOCUMENTED.versions
+        ):
             return (
                 f"the peer answers without the preamble, as profile {DOCUMENTED.name!r} does; this "
                 f"node is configured with profile {self._profile.name!r}"
@@ -159,8 +162,3 @@ class Handshake:
             f"preamble {start} is not {self._preamble.hex(' ')}: "
             "another cluster name, another profile, or no Postroad node"
         )
-
-    def _answers_version_alone(self) -> bool:
-        if len(self._received) < _VERSION.size:
-            return False
-        return _VERSION.unpack_from(self._received)[0] in DOCUMENTED.versions

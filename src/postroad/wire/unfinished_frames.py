@@ -163,7 +163,11 @@ class UnfinishedFrames:
 
     def _abort(self, share: Share) -> None:
         if share.owner is not None:
-            share.owner.abort_frame(describe_eviction(self._bytes_max, share.peer))
+            share.owner.abort_frame(
+                f"unfinished frames of all connections exceed unfinished_bytes_max="
+                f"{self._bytes_max}; the frame of {share.peer} was evicted; "
+                "raise the limit or send smaller frames"
+            )
 
 
 class Share:
@@ -242,11 +246,3 @@ class Share:
         if self.frame_bytes:
             budget.set_frame(self, 0)
             budget.wake()
-
-
-def describe_eviction(bytes_max: int, peer: str) -> str:
-    """Return the reason for closing the connection of an evicted frame."""
-    return (
-        f"unfinished frames of all connections exceed unfinished_bytes_max={bytes_max}; "
-        f"the frame of {peer} was evicted; raise the limit or send smaller frames"
-    )

@@ -4,7 +4,7 @@ import pytest
 
 from postroad.core.errors import UsageError
 from postroad.testing import (
-    CRASH,
+    CRASH_EXIT_CODE,
     EventLog,
     LivenessFailure,
     ManualClock,
@@ -27,7 +27,7 @@ def test_clock_moves_by_hand() -> None:
 
 
 def test_require_fails_with_the_exit_code_of_safety() -> None:
-    assert (CRASH, LivenessFailure.exit_code, SafetyFailure.exit_code) == (127, 128, 129)
+    assert (CRASH_EXIT_CODE, LivenessFailure.exit_code, SafetyFailure.exit_code) == (127, 128, 129)
     require(True, "holds")
     with pytest.raises(SafetyFailure, match="broken"):
         require(False, "broken")

@@ -5,7 +5,7 @@ import pytest
 from postroad.core.limits import Limits
 from postroad.wire import DOCUMENTED, ZEEBE, ConnectionRole
 from postroad.wire.codecs import DocumentedCodec, Version3Codec, ZeebeCodec
-from postroad.wire.config import make_codec, make_heartbeats
+from postroad.wire.connection_setup import make_codec, make_heartbeats
 from postroad.wire.heartbeats import Heartbeats, ZeebeClientHeartbeats, ZeebeServerHeartbeats
 from tests.support.wire.pairs import make_config
 

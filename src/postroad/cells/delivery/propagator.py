@@ -19,7 +19,6 @@ from collections import Counter
 from postroad.cells.addresses import ANY, Role
 from postroad.cells.delivery.dispatcher import MessageDispatcher
 from postroad.cells.delivery.domain_links import DomainLink
-from postroad.cells.delivery.update_queue import RoutingUpdateQueue
 from postroad.cells.routing.advertisements import (
     AdvertisementAck,
     AdvertisementUpdate,
@@ -34,6 +33,57 @@ from postroad.cells.routing.route_learner import RouteLearner
 from postroad.core.errors import ConfigError, MalformedPayloadError
 from postroad.core.limits import KIB, ROUTE_NAMES_PER_S, ROUTES_AT_ONCE_MAX
 from postroad.core.timing import NEVER
+
+# Entries before those of peers that need not wait any more are purged.
+_IDLE_MAX = 1_000
+
+
+class RoutingUpdateQueue:
+    """Latest pending update of each peer, rate limited, so that none can occupy the event loop.
+
+    An update costs the names that it contains and the routes that it changes; a peer waits in
+    proportion to that cost, which outlives its tunnel, before its next update is applied. Only the
+    latest update of a peer is kept meanwhile, because each contains the full advertisement.
+
+    Args:
+        names_per_s: names and route changes that one peer may cause per second.
+    """
+
+    def __init__(self, names_per_s: float) -> None:
+        self._names_per_s = names_per_s
+        self._latest: dict[str, RoutingUpdate | bytes] = {}
+        # When the next update of a peer may be applied.
+        self._ready_at: dict[str, float] = {}
+
+    def put(self, name: str, update: RoutingUpdate | bytes) -> None:
+        """Store an update of a peer, decoded or not; it replaces an older one."""
+        previous = self._latest.get(name)
+        if not (
+            isinstance(previous, AdvertisementUpdate)
+            and isinstance(update, AdvertisementUpdate)
+            and (previous.incarnation, previous.number) > (update.incarnation, update.number)
+        ):
+            self._latest[name] = update
+
+    def discard(self, name: str) -> None:
+        """Drop the pending update of a peer whose tunnel is lost."""
+        self._latest.pop(name, None)
+
+    def pop_ready(self, now: float) -> list[tuple[str, RoutingUpdate | bytes]]:
+        """Remove and return the updates that may be applied now, with their peers."""
+        ready = [name for name in self._latest if self._ready_at.get(name, 0.0) <= now]
+        return [(name, self._latest.pop(name)) for name in ready]
+
+    def charge(self, name: str, names: int, now: float) -> None:
+        """Charge a peer for names that were processed or routes that were changed."""
+        if len(self._ready_at) > _IDLE_MAX:
+            self._ready_at = {peer: at for peer, at in self._ready_at.items() if at > now}
+        self._ready_at[name] = max(self._ready_at.get(name, now), now) + names / self._names_per_s
+
+    def deadline(self) -> float:
+        """Return when the next update may be applied, or NEVER."""
+        return min((self._ready_at.get(name, 0.0) for name in self._latest), default=NEVER)
+
 
 logger = logging.getLogger("postroad.cells")
 

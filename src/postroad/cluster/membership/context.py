@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from postroad.cluster.membership.config import MembershipConfig
+from postroad.cluster.membership.config import LocalHealth, MembershipConfig
 from postroad.cluster.membership.gossip import (
     GossipQueue,
     MembershipPacket,
@@ -21,7 +21,6 @@ from postroad.cluster.membership.gossip import (
 )
 from postroad.cluster.membership.member_table import MemberEntry, MemberTable
 from postroad.cluster.membership.members import MemberRecord, MemberState
-from postroad.cluster.membership.suspicion import LocalHealth
 from postroad.core import Address
 
 

@@ -15,7 +15,7 @@ import hashlib
 
 import msgspec
 
-from postroad.cluster.membership.config import MembershipConfig
+from postroad.cluster.membership.config import MembershipConfig, RoundTripEstimator, Suspicion
 from postroad.cluster.membership.gossip import GossipQueue
 from postroad.cluster.membership.members import (
     GOSSIP_CAUSES,
@@ -30,7 +30,6 @@ from postroad.cluster.membership.members import (
     is_authentic_leave,
     to_member,
 )
-from postroad.cluster.membership.suspicion import RoundTripEstimator, Suspicion
 from postroad.core import Address
 
 # Incarnations start at the wall clock in milliseconds. A jump of more than eight years above the

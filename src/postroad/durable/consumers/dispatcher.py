@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from postroad.core import fault_points as faults
 from postroad.core.errors import Reject, StoreError, TransactionAbortedError
+from postroad.core.limits import RetryPolicy
 from postroad.core.log_throttle import ThrottledLogger
-from postroad.core.retry import RetryPolicy
 from postroad.durable.bridges.protocol import DeadLetterReason
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.consumers.disposition import (

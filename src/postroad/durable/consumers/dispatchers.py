@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from postroad.core.errors import UsageError
-from postroad.core.retry import RetryPolicy
+from postroad.core.limits import RetryPolicy
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.consumers.dispatcher import QueueDispatcher
 from postroad.durable.names import validate_queue_name

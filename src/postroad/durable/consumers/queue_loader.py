@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from postroad.core.errors import StoreError
-from postroad.core.retry import RetryPolicy
+from postroad.core.limits import RetryPolicy
 from postroad.core.timing import backoff
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage

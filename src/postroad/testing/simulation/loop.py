@@ -15,12 +15,11 @@ from typing import Any, TypeVar, TypeVarTuple, cast
 from weakref import WeakValueDictionary
 
 from postroad.core.errors import UsageError
-from postroad.testing.simulation.failures import LivenessFailure
 from postroad.testing.simulation.loop_network import SimLoopNetwork
 from postroad.testing.simulation.loop_scheduler import CALLBACKS_PER_MOMENT_MAX, SimScheduler
 from postroad.testing.simulation.network import MemoryNetwork
 from postroad.testing.simulation.process import CURRENT_PROCESS, ExceptionHandler, SimProcess
-from postroad.testing.simulation.simulation import EventLog
+from postroad.testing.simulation.simulation import EventLog, LivenessFailure
 
 logger = logging.getLogger("asyncio")
 

@@ -13,8 +13,8 @@ from itertools import count
 from random import Random
 from typing import TypeVarTuple
 
-from postroad.testing.simulation.failures import LivenessFailure
 from postroad.testing.simulation.process import CURRENT_PROCESS, SimProcess
+from postroad.testing.simulation.simulation import LivenessFailure
 
 CALLBACKS_PER_MOMENT_MAX = 500_000
 """More callbacks at one moment of virtual time mean an endless loop."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from postroad.testing.simulation.failures import REPORTER, Reporter
+from postroad.testing.simulation.simulation import REPORTER, Reporter
 
 if TYPE_CHECKING:
     from postroad.testing.simulation.network.hosts import SimHost

@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from postroad.core.errors import UsageError
-from postroad.testing.simulation.failures import CRASH, SimulationFailure
-from postroad.testing.simulation.shrinking import SECONDS, TRIES, format_keep, parse_keep, shrink
-from postroad.testing.simulation.simulation import Keep, Scenario, Simulation
+from postroad.testing.simulation.simulation import (
+    CRASH_EXIT_CODE,
+    Keep,
+    Scenario,
+    Simulation,
+    SimulationFailure,
+)
 
 SEEDS = 100
 STOPPED = 130
+# Limits of the search for a shorter run.
+TRIES = 50
+SECONDS = 60.0
+
+_LIST = re.compile(r"(?P<name>[\w-]+)(?:=(?P<places>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*))?")
 # Seconds between two lines of progress.
 PROGRESS_S = 15.0
 
@@ -93,7 +103,7 @@ def run_seed(
         place = _place_of(failure)
     except (Exception, asyncio.CancelledError, SystemExit) as error:
         trace = "".join(traceback.format_exception(error))
-        exit_code, reason = CRASH, f"crash: {error!r}\n\n{trace}"
+        exit_code, reason = CRASH_EXIT_CODE, f"crash: {error!r}\n\n{trace}"
         place = _place_of(error)
     return RunResult(
         name=name,
@@ -108,24 +118,6 @@ def run_seed(
         keep=simulation.keep,
         optional_items=simulation.optional_items,
     )
-
-
-def shorten(
-    failed: RunResult, scenario: Scenario, *, tries: int = TRIES, seconds: float = SECONDS
-) -> RunResult:
-    """Search a shorter run that fails in the same way, with fewer optional items.
-
-    Args:
-        failed: the result of the complete run.
-        scenario: its scenario.
-        tries: maximum of runs.
-        seconds: maximum time of all runs together.
-    """
-
-    def run(keep: Keep) -> RunResult:
-        return run_seed(failed.name, scenario, failed.seed, program=failed.program, keep=keep)
-
-    return shrink(failed, run, tries=tries, seconds=seconds)
 
 
 def _place_of(error: BaseException) -> str:
@@ -241,3 +233,85 @@ def _run(
 def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def shorten(
+    failed: RunResult, scenario: Scenario, *, tries: int = TRIES, seconds: float = SECONDS
+) -> RunResult:
+    """Search a shorter run that fails in the same way, with fewer optional items.
+
+    First whole lists are left out, then halves of their remaining items, then quarters, and so on
+    down to single items, the last ones first. A run fails in the same way if exit code and place of
+    the failure are the same.
+
+    Args:
+        failed: the result of the complete run.
+        scenario: its scenario.
+        tries: maximum of runs.
+        seconds: maximum time of all runs together.
+    """
+    deadline = time.monotonic() + seconds
+    shortest = failed
+    indexes = {name: tuple(range(count)) for name, count in failed.optional_items.items()}
+    for name, chunk in _cuts(indexes):
+        if tries <= 0 or time.monotonic() > deadline:
+            break
+        tries -= 1
+        fewer = {**indexes, name: tuple(index for index in indexes[name] if index not in chunk)}
+        try:
+            result = run_seed(
+                failed.name, scenario, failed.seed, program=failed.program, keep=fewer
+            )
+        except KeyboardInterrupt:
+            break
+        if result.finding == failed.finding:
+            indexes.update(fewer)
+            shortest = result
+    return shortest
+
+
+def _cuts(indexes: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, frozenset[int]]]:
+    """Yield the indexes to leave out next, of those that are still used."""
+    parts = 1
+    while parts == 1 or parts < 2 * max(map(len, indexes.values()), default=0):
+        for name in indexes:
+            positions = indexes[name]
+            size = max(1, len(positions) // parts)
+            for end in range(len(positions), 0, -size):
+                yield name, frozenset(positions[max(0, end - size) : end])
+        parts *= 2
+
+
+def format_keep(keep: Keep) -> str:
+    """Return the argument of `--keep`: `faults=1,4-6 jobs`; a name alone is an empty list."""
+    return " ".join(
+        f"{name}={_format_ranges(sorted(indexes))}" if indexes else name
+        for name, indexes in keep.items()
+    )
+
+
+def _format_ranges(places: Sequence[int]) -> str:
+    ranges: list[list[int]] = []
+    for place in places:
+        if ranges and ranges[-1][-1] == place - 1:
+            ranges[-1][1:] = [place]
+        else:
+            ranges.append([place])
+    return ",".join("-".join(map(str, bounds)) for bounds in ranges)
+
+
+def parse_keep(text: str) -> Keep:
+    """Parse the text that `format_keep` returns."""
+    keep: dict[str, frozenset[int]] = {}
+    for part in text.split():
+        match = _LIST.fullmatch(part)
+        if match is None:
+            raise UsageError(f"cannot parse {part!r}: expected a list like faults=1,4-6")
+        keep[match["name"]] = frozenset(_parse_ranges(match["places"] or ""))
+    return keep
+
+
+def _parse_ranges(places: str) -> Iterator[int]:
+    for span in places.split(",") if places else ():
+        first, _, last = span.partition("-")
+        yield from range(int(first), int(last or first) + 1)

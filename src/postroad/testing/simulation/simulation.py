@@ -1,15 +1,117 @@
-"""The time, randomness and log of one run, all determined by its seed."""
+"""The time, randomness, log and failures of one run, all determined by its seed."""
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextvars import ContextVar
+from itertools import count
 from random import Random
-from typing import TypeAlias, TypeVar
+from typing import ClassVar, TypeAlias, TypeVar
 
-from postroad.testing.simulation.timeline import Timeline
+CRASH_EXIT_CODE = 127
+"""The exit code of an unexpected exception."""
+
+
+class SimulationFailure(Exception):
+    """A rule of the scenario is violated."""
+
+    exit_code: ClassVar[int]
+    kind: ClassVar[str]
+
+
+class LivenessFailure(SimulationFailure):
+    """Something that must happen did not (liveness)."""
+
+    exit_code = 128
+    kind = "liveness"
+
+
+class SafetyFailure(SimulationFailure):
+    """Something happened that must not (safety)."""
+
+    exit_code = 129
+    kind = "safety"
+
+
+Reporter: TypeAlias = Callable[[BaseException], None]
+
+REPORTER: ContextVar[Reporter | None] = ContextVar("postroad_reporter", default=None)
+"""Callback for failures of a simulated process; code of a node may swallow exceptions."""
+
+
+def require(holds: bool, claim: str) -> None:
+    """Raise a SafetyFailure unless the claim holds."""
+    if not holds:
+        failure = SafetyFailure(claim)
+        report = REPORTER.get()
+        if report is not None:
+            report(failure)
+        raise failure
+
+
+TimelineAction: TypeAlias = Callable[[], None]
+
+# A run of a minute of virtual time needs a few thousand; more means an endless loop.
+ACTIONS_MAX = 200_000
+
+
+class ScheduledAction:
+    """An action that runs at a virtual time, unless it is cancelled."""
+
+    __slots__ = ("_action", "is_cancelled", "time")
+
+    def __init__(self, time: float, action: TimelineAction) -> None:
+        self.time = time
+        self.is_cancelled = False
+        self._action = action
+
+    def cancel(self) -> None:
+        """Cancel the action."""
+        self.is_cancelled = True
+
+    def fire(self) -> None:
+        """Run the action, unless it was cancelled."""
+        if not self.is_cancelled:
+            self._action()
+
+
+class Timeline:
+    """The virtual time, and the actions that are scheduled."""
+
+    def __init__(self, actions_max: int | None = None) -> None:
+        self.now = 0.0
+        self.actions = 0
+        self._actions_max = ACTIONS_MAX if actions_max is None else actions_max
+        self._due: list[tuple[float, int, ScheduledAction]] = []
+        # Actions of the same time run in the order in which they were scheduled.
+        self._order = count()
+
+    def at(self, time: float, action: TimelineAction) -> ScheduledAction:
+        """Schedule an action; a time in the past means now."""
+        timer = ScheduledAction(max(time, self.now), action)
+        heapq.heappush(self._due, (timer.time, next(self._order), timer))
+        return timer
+
+    def after(self, delay_s: float, action: TimelineAction) -> ScheduledAction:
+        """Schedule an action after so many seconds."""
+        return self.at(self.now + delay_s, action)
+
+    def run(self, until: float) -> None:
+        """Run all actions until a time, and set the clock to it."""
+        while self._due and self._due[0][0] <= until:
+            self.now, _, timer = heapq.heappop(self._due)
+            self.actions += 1
+            if self.actions > self._actions_max:
+                raise LivenessFailure(
+                    f"run stopped after {self._actions_max} actions: endless loop?"
+                )
+            timer.fire()
+        self.now = until
+
 
 LINES_MAX = 20_000
 """Maximum of log lines, the latest: a run must not fill the memory with its log."""

@@ -8,9 +8,17 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from postroad.core.errors import ConfigError, LocalProtocolError, MalformedFrameError
+from postroad.core.limits import SUBJECT_BYTES_MAX
 from postroad.core.names import Address
 from postroad.wire.codecs.codec import JOIN_BYTES_MAX, Codec
-from postroad.wire.frames import Bytes, Frame, decode_utf8
+from postroad.wire.frames import (
+    Bytes,
+    Frame,
+    ReplyFrame,
+    RequestFrame,
+    check_frame_size,
+    decode_utf8,
+)
 
 _LENGTH_16 = struct.Struct(">h")
 _PORT = struct.Struct(">i")
@@ -89,8 +97,11 @@ class LegacyCodec(Codec):
 
     # Returns type, id and payload length of a frame.
     pack_header: Callable[[int, int, int], bytes]
-    # Layout of the length of a subject.
+    # Layout of the length of a subject, and the error for one that no peer may send.
     subject_length: struct.Struct
+    bad_subject = (
+        f"request {{id}} has a subject of {{}} bytes; 0 to {SUBJECT_BYTES_MAX} are allowed"
+    )
     # Whether version 1 always has the 8-bit length of profile `zeebe`.
     has_short_length = False
 
@@ -151,6 +162,31 @@ class LegacyCodec(Codec):
     def _decode_frames(self, data: Bytes, position: int, frames: list[Frame]) -> int:
         """Append every complete frame from the position on; return where the rest starts."""
 
+    def _decode_body(
+        self, kind: int, data: Bytes, id: int, start: int, stop: int, frames: list[Frame]
+    ) -> int:
+        """Append the frame if it is complete; return its end, or the start of its subject."""
+        end = len(data)
+        if kind == REPLY:
+            if stop < end:
+                status = data[stop]
+                if status > STATUS_MAX:
+                    raise MalformedFrameError(f"reply {id} has unknown status {status}")
+                frames.append(ReplyFrame(id, status, data[start:stop]))  # type: ignore[arg-type]
+            return stop + 1
+        subject_start = stop + self.subject_length.size
+        if subject_start > end:
+            return subject_start
+        (length,) = self.subject_length.unpack_from(data, stop)
+        if not 0 <= length <= SUBJECT_BYTES_MAX:
+            raise MalformedFrameError(self.bad_subject.format(length, id=id))
+        check_frame_size(stop - start + int(length), self.frame_bytes_max)
+        after = subject_start + int(length)
+        if after <= end:
+            subject = decode_utf8(data[subject_start:after], "subject", id)
+            frames.append(RequestFrame(id, subject, data[start:stop]))  # type: ignore[arg-type]
+        return after
+
     def _encode_sender_once(self, out: list[bytes]) -> None:
         """Append the address of this node, before its first frame."""
         if self._version == 1:
@@ -173,8 +209,3 @@ class LegacyCodec(Codec):
 def unknown_type_error(kind: int) -> MalformedFrameError:
     """Build the error for a frame that is neither request nor reply."""
     return MalformedFrameError(f"unknown frame type {kind}; 1 is a request, 2 a reply")
-
-
-def unknown_status_error(status: int, request_id: int) -> MalformedFrameError:
-    """Build the error for a reply with an unknown status."""
-    return MalformedFrameError(f"reply {request_id} has unknown status {status}")

@@ -9,22 +9,16 @@ from __future__ import annotations
 import struct
 
 from postroad.core.errors import MalformedFrameError
-from postroad.core.limits import SUBJECT_BYTES_MAX
 from postroad.wire.codecs.legacy import (
     REPLY,
     REQUEST,
-    STATUS_MAX,
     LegacyCodec,
-    unknown_status_error,
     unknown_type_error,
 )
 from postroad.wire.frames import (
     Bytes,
     Frame,
-    ReplyFrame,
-    RequestFrame,
     check_frame_size,
-    decode_utf8,
 )
 
 _MASK_64 = (1 << 64) - 1
@@ -85,10 +79,6 @@ def decode_varint64(data: bytes | memoryview, position: int) -> tuple[int, int]:
     return (value - (1 << 64) if value >> 63 else value), position + 1
 
 
-_SUBJECT_LENGTH = struct.Struct(">H")
-_SUBJECT_LENGTH_BYTES = _SUBJECT_LENGTH.size
-
-
 def _pack_header(kind: int, id: int, payload_bytes: int) -> bytes:
     return bytes((kind,)) + encode_varint64(id) + encode_varint32(payload_bytes)
 
@@ -98,7 +88,8 @@ class ZeebeCodec(LegacyCodec):
 
     has_short_length = True
     pack_header = staticmethod(_pack_header)
-    subject_length = _SUBJECT_LENGTH
+    subject_length = struct.Struct(">H")
+    bad_subject = "request {id} has a subject of negative length"
 
     def _decode_frames(self, data: Bytes, position: int, frames: list[Frame]) -> int:
         end = len(data)
@@ -114,41 +105,9 @@ class ZeebeCodec(LegacyCodec):
                 self.bytes_needed = end - position + 1
                 break
             check_frame_size(length, self.frame_bytes_max)
-            stop = start + length
-            if kind == REPLY:
-                after = self._decode_reply(data, id, start, stop, frames)
-            else:
-                after = self._decode_request(data, id, start, stop, frames)
+            after = self._decode_body(kind, data, id, start, start + length, frames)
             if after > end:
                 self.bytes_needed = after - position
                 break
             position = after
         return position
-
-    def _decode_reply(
-        self, data: Bytes, id: int, start: int, stop: int, frames: list[Frame]
-    ) -> int:
-        """Append the reply if it is complete; return where it ends."""
-        if stop < len(data):
-            status = data[stop]
-            if status > STATUS_MAX:
-                raise unknown_status_error(status, id)
-            frames.append(ReplyFrame(id, status, data[start:stop]))  # type: ignore[arg-type]
-        return stop + 1
-
-    def _decode_request(
-        self, data: Bytes, id: int, start: int, stop: int, frames: list[Frame]
-    ) -> int:
-        """Append the request if it is complete; return its end, or the start of its subject."""
-        subject_start = stop + _SUBJECT_LENGTH_BYTES
-        if subject_start > len(data):
-            return subject_start
-        (length,) = _SUBJECT_LENGTH.unpack_from(data, stop)
-        if length > SUBJECT_BYTES_MAX:
-            raise MalformedFrameError(f"request {id} has a subject of negative length")
-        check_frame_size(stop - start + int(length), self.frame_bytes_max)
-        after = subject_start + int(length)
-        if after <= len(data):
-            subject = decode_utf8(data[subject_start:after], "subject", id)
-            frames.append(RequestFrame(id, subject, data[start:stop]))  # type: ignore[arg-type]
-        return after

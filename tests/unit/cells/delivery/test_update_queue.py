@@ -1,6 +1,6 @@
 """Snapshots that wait for their turn."""
 
-from postroad.cells.delivery.update_queue import RoutingUpdateQueue
+from postroad.cells.delivery.propagator import RoutingUpdateQueue
 from postroad.cells.routing.advertisements import (
     AdvertisementQuery,
     AdvertisementUpdate,

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from postroad.cluster.membership import MembershipConfig
-from postroad.cluster.membership.suspicion import LocalHealth, RoundTripEstimator, Suspicion
+from postroad.cluster.membership.config import LocalHealth, RoundTripEstimator, Suspicion
 
 CONFIG = MembershipConfig(
     failure_timeout_s=10.0, confirmed_failure_timeout_s=4.0, suspicion_confirmations=3
