@@ -84,7 +84,7 @@ def arriving(author: Correspondent, start: int, stop: int, room: int = ROOM) -> 
     return WindowMutation(SENDER, author.window(start, stop), OWN, room, 0)
 
 
-def failing(error: Exception) -> faults.Action:
+def failing(error: Exception) -> faults.FaultAction:
     return once(raising(error))
 
 
