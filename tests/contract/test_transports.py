@@ -68,7 +68,7 @@ async def test_close_writes_what_is_buffered() -> None:
 
 
 @every_transport
-async def test_abort_is_told_once_and_to_the_peer() -> None:
+async def test_abort_notifies_the_protocol_once_and_the_peer() -> None:
     async with connection() as (near, far):
         near.transport.write(b"before")
         await far.until_received(6)
@@ -80,7 +80,7 @@ async def test_abort_is_told_once_and_to_the_peer() -> None:
 
 
 @every_transport
-async def test_peer_whose_data_nobody_read_is_reset() -> None:
+async def test_close_with_unread_data_resets_the_peer() -> None:
     async with connection() as (near, far):
         far.transport.pause_reading()
         while "pause" not in near.told:
@@ -115,7 +115,7 @@ async def test_one_direction_may_end_before_the_other() -> None:
 
 
 @every_transport
-async def test_end_closes_a_protocol_that_does_not_want_to_stay() -> None:
+async def test_eof_closes_a_protocol_that_does_not_stay_open() -> None:
     async with connection() as (near, far):
         near.transport.write_eof()
         await far.until_told("lost")
@@ -128,7 +128,7 @@ async def test_end_closes_a_protocol_that_does_not_want_to_stay() -> None:
 
 
 @every_transport
-async def test_paused_reader_gets_everything_later() -> None:
+async def test_resumed_reader_receives_all_data() -> None:
     async with connection() as (near, far):
         assert far.transport.is_reading()
         far.transport.pause_reading()
@@ -216,7 +216,7 @@ async def test_wrong_arguments_are_refused() -> None:
 
 
 @every_transport
-async def test_nobody_listens() -> None:
+async def test_connect_without_listener_is_refused() -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Recorder, HOST, 0)
     port = server.sockets[0].getsockname()[1]
@@ -226,7 +226,7 @@ async def test_nobody_listens() -> None:
 
 
 @every_transport
-async def test_port_is_taken() -> None:
+async def test_listen_on_a_port_in_use_fails() -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Recorder, HOST, 0)
     port = server.sockets[0].getsockname()[1]
@@ -281,7 +281,7 @@ async def test_streams_of_asyncio() -> None:
 
 
 @every_transport
-async def test_datagrams_tell_who_sent_them() -> None:
+async def test_datagram_is_delivered_with_its_sender() -> None:
     loop = asyncio.get_running_loop()
     one, first = await loop.create_datagram_endpoint(Mailbox, local_addr=(HOST, 0))
     two, second = await loop.create_datagram_endpoint(Mailbox, local_addr=(HOST, 0))
@@ -297,7 +297,7 @@ async def test_datagrams_tell_who_sent_them() -> None:
 
 
 @every_transport
-async def test_datagram_socket_with_one_peer_hears_that_nobody_is_there() -> None:
+async def test_connected_datagram_socket_reports_refusal() -> None:
     loop = asyncio.get_running_loop()
     gone, mailbox = await loop.create_datagram_endpoint(Mailbox, local_addr=(HOST, 0))
     address = gone.get_extra_info("sockname")
@@ -313,7 +313,7 @@ async def test_datagram_socket_with_one_peer_hears_that_nobody_is_there() -> Non
 
 # uvloop forgets to close the socket that it could not bind.
 @on_loops("asyncio", "memory")
-async def test_datagram_port_is_taken() -> None:
+async def test_datagram_port_in_use_fails() -> None:
     loop = asyncio.get_running_loop()
     transport, mailbox = await loop.create_datagram_endpoint(Mailbox, local_addr=(HOST, 0))
     address = transport.get_extra_info("sockname")

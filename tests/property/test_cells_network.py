@@ -95,7 +95,7 @@ def test_topics_reach_all_and_queues_reach_one(setup: Setup) -> None:
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(setups(), st.data())
-def test_the_same_after_cells_stopped_and_others_started(setup: Setup, data: st.DataObject) -> None:
+def test_routes_are_right_after_cells_stop_and_start(setup: Setup, data: st.DataObject) -> None:
     for cell in list(setup.topics):
         if data.draw(st.booleans()):
             setup.stop(cell)
@@ -120,7 +120,7 @@ def test_every_cell_can_be_reached_and_can_answer(setup: Setup) -> None:
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(setups())
-def test_who_has_which_routes(setup: Setup) -> None:
+def test_tables_have_exactly_the_expected_routes(setup: Setup) -> None:
     nodes = setup.network.nodes.values()
     cores = [node for node in nodes if node.domain.role is Role.CORE]
     for node in nodes:

@@ -134,7 +134,7 @@ def test_every_decision_is_sound(
 
 
 @given(tables, envelopes, origins)
-def test_what_is_passed_on_is_the_same_message(
+def test_routed_copies_are_the_same_message(
     table: RouteTable, envelope: Envelope, origin: MessageOrigin
 ) -> None:
     decision = decide(table, envelope, origin)
@@ -174,7 +174,7 @@ def test_a_plain_name_from_a_core_does_not_leave(table: RouteTable, envelope: En
 
 
 @given(tables, envelopes, avoided)
-def test_what_is_avoided_is_avoided(
+def test_avoided_targets_are_not_used(
     table: RouteTable, envelope: Envelope, avoid: frozenset[str]
 ) -> None:
     decision = decide(table, envelope, MessageOrigin(), avoid)
@@ -317,7 +317,7 @@ def check(decision_cache: RoutingDecisionCache, around: Around, questions: list[
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(kinds, few(arounds), st.sampled_from([1, 5, 8_192]))
-def test_a_switch_decides_as_the_function_does(
+def test_decision_cache_matches_route_message(
     kinds: Kinds, arounds: list[Around], plans_max: int
 ) -> None:
     decision_cache = RoutingDecisionCache(OWN_DOMAIN, plans_max=plans_max)
@@ -350,7 +350,7 @@ def changed(around: Around, kind: str, what: Any) -> Around:
 
 @settings(max_examples=by_tier(test=100, nightly=2_000, quick=20))
 @given(kinds, arounds, st.lists(changes, min_size=1, max_size=6))
-def test_a_change_is_seen_by_all_whom_it_concerns(
+def test_change_updates_every_affected_decision(
     kinds: Kinds, around: Around, steps: list[tuple[str, Any]]
 ) -> None:
     decision_cache = RoutingDecisionCache(OWN_DOMAIN)
@@ -364,7 +364,7 @@ def test_a_change_is_seen_by_all_whom_it_concerns(
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(kinds, arounds, avoided, st.data())
-def test_so_it_does_with_whatever_is_unusual(
+def test_decision_cache_matches_for_unusual_messages(
     kinds: Kinds, around: Around, avoid: frozenset[str], data: st.DataObject
 ) -> None:
     decision_cache = RoutingDecisionCache(OWN_DOMAIN)

@@ -44,7 +44,7 @@ def test_both_ways_in_order(
 
 
 @given(messages, cuts)
-def test_what_comes_with_the_hello_is_not_lost(
+def test_messages_sent_with_the_hello_are_received(
     requests: list[tuple[str, bytes]], at: list[int]
 ) -> None:
     pair = Pair(tunnel_client(), tunnel_server())
@@ -57,7 +57,7 @@ def test_what_comes_with_the_hello_is_not_lost(
 
 
 @given(st.sampled_from(ConnectionRole), st.binary(max_size=200), messages, cuts)
-def test_any_bytes_either_mean_something_or_end_the_tunnel(
+def test_any_bytes_are_decoded_or_close_the_tunnel(
     role: ConnectionRole, garbage: bytes, requests: list[tuple[str, bytes]], at: list[int]
 ) -> None:
     is_client = role is ConnectionRole.CLIENT

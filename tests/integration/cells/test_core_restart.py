@@ -70,7 +70,7 @@ async def test_orderly_restart_of_each_core_under_load_fails_no_call() -> None:
         assert traffic.done >= 1_000
 
 
-async def test_a_core_that_breaks_off_under_load_fails_no_call_that_can_be_retried() -> None:
+async def test_broken_tunnels_under_load_fail_calls_only_by_timeout() -> None:
     """Calls whose message was on the broken tunnel time out; all others go on at once."""
     async with Domains(2, 2) as domains:
         domains["S2"].add_function("echo", Inbox())

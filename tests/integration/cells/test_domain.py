@@ -46,7 +46,7 @@ class Careful(Cell):
             raise ValueError(f"failed when {what}")
 
 
-async def test_domain_needs_a_service_and_lives_once() -> None:
+async def test_domain_needs_a_service_and_starts_once() -> None:
     with pytest.raises(ConfigError, match="must be a MessagingService"):
         CellDomain("C1")  # type: ignore[arg-type]
     async with MessagingService(CLUSTER, "S1", limits=LIMITS) as service:
@@ -94,7 +94,7 @@ async def test_a_second_domain_that_was_refused_does_not_disturb_the_first() -> 
                 assert await late.call("echo", b"x", timeout=5) == b"x"
 
 
-async def test_the_life_of_a_cell() -> None:
+async def test_cell_lifecycle_methods_are_called_in_order() -> None:
     async with Domains(1, 1) as domains:
         domain, cell = domains["S1"], Careful(consume=["work"])
         await domain.add_cell(cell)
@@ -110,7 +110,7 @@ async def test_the_life_of_a_cell() -> None:
         assert cell.log[3:] == ["starting", "stopping"]
 
 
-async def test_cell_that_cannot_be_added_may_clean_up_and_is_not_there() -> None:
+async def test_cell_that_fails_to_start_is_stopped_and_removed() -> None:
     """Because it fails to start, its routes are refused, or its name is taken meanwhile."""
     async with Domains(1, 1) as domains:
         domain = domains["S1"]
@@ -136,7 +136,7 @@ async def test_cell_that_cannot_be_added_may_clean_up_and_is_not_there() -> None
                 _ = cell.address
 
 
-async def test_cell_that_fails_to_stop_is_gone_all_the_same(
+async def test_cell_that_fails_to_stop_is_removed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with Domains(1, 1) as domains:
@@ -183,7 +183,7 @@ async def test_a_cell_that_removes_itself_ends() -> None:
             assert "leaver" not in domain.cells
 
 
-async def test_a_handler_that_cannot_be_cancelled_does_not_hold_up_the_end() -> None:
+async def test_uncancellable_handler_does_not_block_stop() -> None:
     with Stubborn() as stubborn:
         async with Domains(1, 1) as domains:
             domain = domains["S1"]
@@ -197,7 +197,7 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_up_the_end() -> 
             assert done
 
 
-async def test_a_cell_that_never_ends_does_not_hold_up_the_end(
+async def test_cell_that_never_stops_does_not_block_stop(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("postroad.cells.domain._CLEANUP_TIMEOUT_S", 0.05)
@@ -224,7 +224,7 @@ async def test_a_cell_that_never_ends_does_not_hold_up_the_end(
         assert "S1: stop of cell endless timed out" in caplog.text
 
 
-async def test_locations_that_fail_to_stop_do_not_hold_up_the_end(
+async def test_failing_discovery_does_not_block_stop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Failing(StaticCoreDiscovery):
@@ -247,7 +247,7 @@ async def test_locations_that_fail_to_stop_do_not_hold_up_the_end(
         assert "S1: stop of core discovery failed" in caplog.text
 
 
-async def test_nothing_is_left_of_stopped_domains() -> None:
+async def test_stopped_domains_are_garbage_collected() -> None:
     async with nothing_left():
         for _ in range(3):
             async with Domains(2, 2) as domains:
@@ -257,7 +257,7 @@ async def test_nothing_is_left_of_stopped_domains() -> None:
                 await domains["S1"].send("work", b"y")
 
 
-async def test_stop_that_is_cancelled_still_stops() -> None:
+async def test_cancelled_stop_still_stops() -> None:
     async with Domains(1, 1) as domains:
         domain = domains["S1"]
         gate = Gate()
@@ -282,7 +282,7 @@ async def test_the_service_stops_before_its_domain() -> None:
         assert await domains["C1"].call("echo@S2", b"x") == b"x"
 
 
-async def test_a_core_that_is_not_there_yet_is_dialed_until_it_is() -> None:
+async def test_absent_core_is_dialed_until_it_starts() -> None:
     async with (
         MessagingService(CLUSTER, "C1", limits=LIMITS) as core_service,
         MessagingService(CLUSTER, "S1", limits=LIMITS) as service,

@@ -91,7 +91,7 @@ async def test_a_satellite_stops_under_a_stream_of_messages() -> None:
         await ended_without_loss(stream, handled)
 
 
-async def test_a_cell_takes_what_comes_until_others_know_that_it_drains() -> None:
+async def test_draining_cell_accepts_messages_until_acknowledged() -> None:
     async with Domains(1, 0) as domains, forged_domain(domains["C1"]) as forged:
         core, inbox = domains["C1"], Inbox()
         core.add_function("worker", inbox, consume=[QUEUE])
@@ -154,7 +154,7 @@ def heard(forged: ForgedDomain, number: int) -> list[str]:
     return log
 
 
-async def test_less_is_acknowledged_after_the_messages_that_wait() -> None:
+async def test_withdrawal_is_acknowledged_after_queued_messages() -> None:
     async with Domains(1, 0) as domains, forged_domain(domains["C1"]) as forged:
         core = domains["C1"]
         await advertisement(forged, core, 1, RouteAdvertisement.of([QUEUE], ["news"]))
@@ -177,7 +177,7 @@ async def test_less_is_acknowledged_after_the_messages_that_wait() -> None:
         assert link.is_flushed
 
 
-async def test_more_is_acknowledged_before_the_messages_that_wait() -> None:
+async def test_addition_is_acknowledged_before_queued_messages() -> None:
     async with Domains(1, 0) as domains, forged_domain(domains["C1"]) as forged:
         core = domains["C1"]
         await advertisement(forged, core, 1, RouteAdvertisement.of([QUEUE]))
@@ -189,7 +189,7 @@ async def test_more_is_acknowledged_before_the_messages_that_wait() -> None:
         assert heard(forged, 2) == ["acknowledged", "message"]
 
 
-async def test_what_others_take_as_well_goes_to_them() -> None:
+async def test_messages_with_other_consumers_are_rerouted() -> None:
     """The tunnel takes nothing all the while."""
     async with Domains(1, 1) as domains, forged_domain(domains["C1"]) as forged:
         core, inbox = domains["C1"], Inbox()
@@ -209,7 +209,7 @@ async def test_what_others_take_as_well_goes_to_them() -> None:
         assert heard(forged, 2) == ["acknowledged"]
 
 
-async def test_what_has_no_other_way_waits_on_when_its_core_offers_less() -> None:
+async def test_messages_without_other_route_keep_waiting() -> None:
     """Publications and replies, of whose loss nobody would be told."""
     async with Domains(1, 2) as domains:
         satellite, core, inbox = domains["S1"], domains["C1"], Inbox()

@@ -26,7 +26,7 @@ async def another(domains: Domains, name: str) -> AsyncIterator[CellDomain]:
         yield domain
 
 
-async def test_the_later_one_wins_and_the_older_is_told_why() -> None:
+async def test_later_domain_of_a_name_wins_and_the_older_is_notified() -> None:
     async with Domains(1, 2) as domains:
         older = domains["S1"]
         older.add_function("who", lambda message: b"older", consume=["work"])
@@ -51,7 +51,7 @@ async def test_the_later_one_wins_and_the_older_is_told_why() -> None:
         assert await domains["S2"].call("who@S1", timeout=5) == b"older"
 
 
-async def test_the_older_one_cannot_take_the_name_back() -> None:
+async def test_older_domain_cannot_take_the_name_back() -> None:
     async with (
         Domains(1, 0) as domains,
         MessagingService(CLUSTER, "S1", limits=LIMITS) as old,
@@ -83,7 +83,7 @@ async def test_a_second_tunnel_of_one_process_takes_the_place_of_the_first() -> 
         assert domains["C1"].table.domains("S1")
 
 
-async def test_a_domain_that_finds_itself_is_not_connected_to_itself() -> None:
+async def test_domain_does_not_connect_to_itself() -> None:
     async with MessagingService(CLUSTER, "C1", limits=LIMITS) as service:
         cores = StaticCoreDiscovery({"C1": [service.address]})
         async with CellDomain(

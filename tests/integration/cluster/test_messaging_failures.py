@@ -49,7 +49,7 @@ read_order = msgspec.msgpack.Decoder(Order).decode
 # Nobody of that name.
 
 
-async def test_unknown_here() -> None:
+async def test_send_to_an_unknown_member_fails() -> None:
     async with running_cluster("a b c") as (a, _b, _c):
         for call in (
             a.communication.request("nobody", "who", b""),

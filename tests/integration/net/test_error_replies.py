@@ -137,7 +137,7 @@ async def test_request_while_the_peer_stops_is_declined(version: int) -> None:
         assert (finished.id, finished.status, finished.payload) == (1, 0, b"done")
 
 
-async def test_peer_that_says_it_stops_may_be_asked_again() -> None:
+async def test_request_declined_by_a_stopping_peer_is_retryable() -> None:
     async with RawServer(answers(4)) as server, make_service("client") as client:
         await expect_failure(
             *(client, server.address, NoHandlerError, Outcome.REPLIED),

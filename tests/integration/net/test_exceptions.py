@@ -207,7 +207,7 @@ async def test_connection_closed_after_the_request_leaves_its_outcome_unknown(
 
 
 @raw_versions
-async def test_connection_that_closes_or_babbles_fails_all_requests_in_flight(version: int) -> None:
+async def test_closed_or_malformed_connection_fails_all_requests_in_flight(version: int) -> None:
     async def take_ten_and_close(peer: RawPeer) -> None:
         await peer.greet()
         for _ in range(10):
@@ -234,7 +234,7 @@ async def test_connection_that_closes_or_babbles_fails_all_requests_in_flight(ve
         assert client.statistics().protocol_errors == 1
 
 
-async def test_peer_that_closes_right_after_the_handshake_is_not_hammered() -> None:
+async def test_peer_closing_after_the_handshake_is_dialed_with_backoff() -> None:
     async def greet_and_close(peer: RawPeer) -> None:
         await peer.greet()
         peer.close()

@@ -134,7 +134,7 @@ class Load:
             self.answered += 1
 
 
-async def test_a_server_that_stops_under_load_leaves_no_doubt() -> None:
+async def test_stop_under_load_fails_requests_unhandled_and_retryable() -> None:
     """Every failure is retryable, and of a request that was not handled."""
     handled, callers = set[bytes](), 300
 

@@ -81,7 +81,7 @@ async def test_the_limit_of_handlers_holds_and_all_end_when_the_service_stops(
 
 @both_loops
 @of_all
-async def test_all_end_with_their_connection(dialect: Dialect) -> None:
+async def test_handlers_end_with_their_connection(dialect: Dialect) -> None:
     crowd = Crowd()
     async with make_service(dialect, crowd) as service:
         async with raw_client(service.address) as peer:

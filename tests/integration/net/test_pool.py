@@ -132,7 +132,7 @@ async def test_requests_arrive_in_the_order_of_the_calls(speech: Speech) -> None
             assert seen == payloads
 
 
-async def test_a_caller_that_waits_is_not_overtaken() -> None:
+async def test_waiting_caller_is_not_overtaken() -> None:
     """Who asks again as soon as it is answered must stand behind those who asked before."""
     seen: list[bytes] = []
 
@@ -218,7 +218,7 @@ async def test_wait_for_connection_retries_until_server_listens(way: str) -> Non
             await eventually(lambda: server.statistics().requests_received == 1)
 
 
-async def test_waiting_backs_off() -> None:
+async def test_wait_for_connection_backs_off() -> None:
     address = unused_address()
     limits = {"initial_backoff_s": 0.1, "max_backoff_s": 10.0}
     async with make_service("client", limits=limits) as client:
@@ -229,7 +229,7 @@ async def test_waiting_backs_off() -> None:
         assert 2 <= client.statistics().connections_failed <= 5
 
 
-async def test_waiting_is_for_connecting_only() -> None:
+async def test_wait_for_connection_covers_connecting_only() -> None:
     async def take_and_close(peer: RawPeer) -> None:
         await peer.greet()
         await peer.read_request()

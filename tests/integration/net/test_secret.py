@@ -117,7 +117,7 @@ def test_a_protocol_without_proofs_cannot_have_a_secret() -> None:
         MessagingService(CLUSTER, "a", secret="short")
 
 
-async def test_a_tunnel_wants_the_secret_too() -> None:
+async def test_tunnel_requires_the_secret() -> None:
     for secret, is_open in ((SECRET, True), (OTHER, False), (None, False)):
         client, server = make_service("client", secret), make_service("server")
         async with client, server:
@@ -135,7 +135,7 @@ async def test_a_tunnel_wants_the_secret_too() -> None:
                 assert far.all == []
 
 
-async def test_with_tls_both_are_asked_for(tmp_path: Path) -> None:
+async def test_tls_certificate_and_secret_are_both_required(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server = MessagingService(
         CLUSTER, "server", tls=authority.tls("server"), limits=LIMITS, secret=SECRET

@@ -106,7 +106,7 @@ async def test_garbage_right_after_the_hello() -> None:
         await eventually(lambda: pair.server.statistics().server_connections == 0)
 
 
-async def test_flags_that_change_nothing_do_no_harm() -> None:
+async def test_ignored_flags_do_not_close_the_tunnel() -> None:
     async with running_tunnels() as pair:
         with await raw_tunnel(pair.server.address) as peer:
             user = pair.server_users.last

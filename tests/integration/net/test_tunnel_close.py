@@ -97,7 +97,7 @@ async def test_a_peer_that_ignores_the_goodbye_is_cut_off() -> None:
             assert user.reasons == ["connection closed: go away"]
 
 
-async def test_a_peer_that_hangs_up_without_a_word() -> None:
+async def test_peer_that_disconnects_without_goodbye_ends_the_tunnel() -> None:
     async with running_tunnels() as pair:
         with await raw_tunnel(pair.server.address, NEWS) as peer:
             user = pair.server_users.last
@@ -131,7 +131,7 @@ async def test_nothing_can_be_posted_once_the_peer_has_hung_up() -> None:
         await eventually(lambda: user.reasons)
 
 
-async def test_a_server_that_takes_a_tunnel_and_says_goodbye_in_one_breath(
+async def test_accept_and_goodbye_in_one_packet_open_and_close_the_tunnel(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Whoever gets such a tunnel can only find that it cannot post: that is no failure."""
@@ -235,7 +235,7 @@ async def test_frozen_peer_is_disconnected() -> None:
 
 
 @virtual_time
-async def test_two_quiet_ends_keep_each_other_alive() -> None:
+async def test_quiet_tunnel_stays_open() -> None:
     async with running_tunnels(client_limits=BEATING, server_limits=BEATING) as pair:
         near, far = await pair.open()
         await asyncio.sleep(30)
@@ -302,7 +302,7 @@ async def test_stopping_while_a_tunnel_is_being_opened() -> None:
             await opening
 
 
-async def test_nothing_is_taken_from_the_stopped() -> None:
+async def test_stopped_service_refuses_tunnel_messages() -> None:
     async with running_tunnels() as pair:
         near, _ = await pair.open()
         await pair.client.stop()
@@ -312,7 +312,7 @@ async def test_nothing_is_taken_from_the_stopped() -> None:
             await pair.open()
 
 
-async def test_nothing_is_left_of_many_tunnels() -> None:
+async def test_closed_tunnels_are_garbage_collected() -> None:
     async with nothing_left():
         async with running_tunnels() as pair:
             for _ in range(20):

@@ -214,7 +214,7 @@ async def test_tunnel_buffer_holds_only_unsent_messages() -> None:
 
 
 @both_loops
-async def test_two_ends_that_both_send_as_fast_as_they_can() -> None:
+async def test_simultaneous_fast_senders_do_not_deadlock() -> None:
     async with running_tunnels(client_limits=SMALL_BUFFERS, server_limits=SMALL_BUFFERS) as pair:
         users = await pair.open()
         sent = [0, 0]

@@ -106,7 +106,7 @@ class LocationsBehaviour(BackgroundDiscoveryBehaviour):
     async def put(self, source: Source) -> None:
         await source.put("C1")
 
-    async def test_cores_are_told_before_start_returns_and_cannot_be_changed(
+    async def test_cores_are_published_before_start_returns_and_immutable(
         self, source: Source
     ) -> None:
         first, second = await source.put("C1", "A"), await source.put("C2")
@@ -147,9 +147,7 @@ class LocationsBehaviour(BackgroundDiscoveryBehaviour):
 class ChangingLocationsBehaviour(LocationsBehaviour):
     """For those whose source can change."""
 
-    async def test_a_satellite_hears_of_cores_that_come_and_go(
-        self, source: ChangingSource
-    ) -> None:
+    async def test_satellite_receives_added_and_removed_cores(self, source: ChangingSource) -> None:
         satellite, first = await source.site("S1"), await source.site("C1")
         recorder = await satellite.start()
         await first.start_core("A")
@@ -164,9 +162,7 @@ class ChangingLocationsBehaviour(LocationsBehaviour):
         await satellite.locations.stop()
         await second.locations.stop()
 
-    async def test_a_core_hears_of_the_others_and_never_of_itself(
-        self, source: ChangingSource
-    ) -> None:
+    async def test_core_receives_other_cores_but_not_itself(self, source: ChangingSource) -> None:
         sites = [await source.site(name) for name in ("C1", "C2", "C3")]
         tellers = [await site.start_core() for site in sites]
         for site, recorder in zip(sites, tellers, strict=True):
@@ -177,7 +173,7 @@ class ChangingLocationsBehaviour(LocationsBehaviour):
         for site in sites:
             await site.locations.stop()
 
-    async def test_nobody_hears_of_a_satellite(self, source: ChangingSource) -> None:
+    async def test_satellite_is_never_published(self, source: ChangingSource) -> None:
         one, two, core = [await source.site(name) for name in ("S1", "S2", "C1")]
         recorder = await one.start()
         await two.start(zone="A")
@@ -190,7 +186,7 @@ class ChangingLocationsBehaviour(LocationsBehaviour):
         for site in (one, two, core):
             await site.locations.stop()
 
-    async def test_another_zone_is_told(self, source: ChangingSource) -> None:
+    async def test_changed_zone_is_published(self, source: ChangingSource) -> None:
         before = await source.put("C1", "A")
         satellite = await source.site("S1")
         recorder = await satellite.start()
@@ -202,7 +198,7 @@ class ChangingLocationsBehaviour(LocationsBehaviour):
         assert recorder.calls == [by_name(before), by_name(after), by_name(last)]
         await satellite.locations.stop()
 
-    async def test_other_endpoints_are_told(self, source: ChangingSource) -> None:
+    async def test_changed_endpoints_are_published(self, source: ChangingSource) -> None:
         before = await source.put("C1")
         satellite = await source.site("S1")
         recorder = await satellite.start()
@@ -212,9 +208,7 @@ class ChangingLocationsBehaviour(LocationsBehaviour):
         assert before.endpoints != after.endpoints
         await satellite.locations.stop()
 
-    async def test_what_cannot_be_read_changes_nothing_for_a_core_known_before(
-        self, source: ChangingSource
-    ) -> None:
+    async def test_unreadable_entry_keeps_a_known_core(self, source: ChangingSource) -> None:
         location = await source.put("C1")
         satellite = await source.site("S1")
         recorder = await satellite.start()
@@ -228,7 +222,7 @@ class ChangingLocationsBehaviour(LocationsBehaviour):
         await recorder.until(other)
         await satellite.locations.stop()
 
-    async def test_what_cannot_be_read_is_skipped_until_it_can(
+    async def test_unreadable_entry_is_skipped_until_readable(
         self, source: ChangingSource, caplog: pytest.LogCaptureFixture
     ) -> None:
         other = await source.put("C1")

@@ -67,7 +67,7 @@ def test_a_bad_address_is_refused(subtests: pytest.Subtests) -> None:
             CellAddress.parse(text)
 
 
-def test_names_of_cells_domains_and_zones_are_given_back_or_refused() -> None:
+def test_names_of_cells_domains_and_zones_are_validated() -> None:
     assert validate_cell_name("cell") == "cell"
     assert validate_domain_name("domain") == "domain"
     assert validate_zone("zone") == "zone"
@@ -85,7 +85,7 @@ NAMES += ["\n", "\xa0", "\ud800", "n" * 255, "n" * 256, "ö" * 128, "ö" * 127, 
     ("one", "many"),
     [(validate_cell_name, validate_cell_names), (validate_domain_name, validate_domain_names)],
 )
-def test_many_names_are_held_to_the_same_rules(
+def test_lists_of_names_follow_the_same_rules(
     one: Callable[[str], str], many: Callable[[list[str]], None]
 ) -> None:
     good = [name for name in NAMES if is_good(one, name)]

@@ -25,7 +25,7 @@ def greet(message: CellMessage) -> str:
     return "hello"
 
 
-def test_options_that_are_none_are_refused(subtests: pytest.Subtests) -> None:
+def test_invalid_cell_options_are_refused(subtests: pytest.Subtests) -> None:
     for name in ["", "a@b", "a:b", "*", "a b", "a\n", "x" * 256]:
         with subtests.test(name=name):
             with pytest.raises(ConfigError):
@@ -75,7 +75,7 @@ def test_description_is_one_line() -> None:
         assert "\n" not in cell.describe(), text
 
 
-async def test_what_a_cell_sends_is_from_itself() -> None:
+async def test_cell_sends_under_its_own_address() -> None:
     shop = Workshop()
     senders: list[CellAddress | None] = []
 

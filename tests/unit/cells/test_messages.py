@@ -15,7 +15,7 @@ def test_body_is_read_from_the_payload() -> None:
         _ = CellMessage(b"\xff", "text").body
 
 
-async def test_everything_the_sender_told_is_there() -> None:
+async def test_message_has_every_field_of_its_sender() -> None:
     shop, inbox = Workshop(), Inbox()
     shop.add("a", inbox)
     sender = CellAddress("p", "S1")
@@ -72,7 +72,7 @@ async def test_queues_and_topics_are_named_and_calls_look_the_same_either_way() 
         assert message.path == CellPath.of("p@S1")
 
 
-async def test_nobody_sends_as_a_cell_of_another_domain() -> None:
+async def test_sending_as_a_cell_of_another_domain_is_refused() -> None:
     """Other domains would not believe it."""
     shop, inbox = Workshop(), Inbox()
     shop.add("a", inbox)

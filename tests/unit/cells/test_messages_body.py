@@ -67,7 +67,7 @@ def make_deep() -> list[Any]:
     return deep
 
 
-def test_what_cannot_be_sent_or_is_not_what_it_says_is_refused(subtests: pytest.Subtests) -> None:
+def test_unencodable_or_mislabelled_body_is_refused(subtests: pytest.Subtests) -> None:
     for body in [
         object(),
         "\ud800",

@@ -9,14 +9,14 @@ from postroad.cells.messages import PING, PongBody, build_pong, decode_pong, enc
 from postroad.core.errors import MalformedPayloadError
 
 
-def test_the_answer_tells_the_way() -> None:
+def test_ping_reply_lists_the_path() -> None:
     way = CellPath.of("System@S1", "*@S1", "*@C1")
     content_type, payload = encode_body(build_pong(CellMessage(b"", PING, path=way)))
     assert content_type == "msgpack"
     assert decode_pong(payload) == way
 
 
-def test_what_is_no_answer_is_malformed(subtests: pytest.Subtests) -> None:
+def test_other_payload_is_a_malformed_ping_reply(subtests: pytest.Subtests) -> None:
     for payload in [
         b"",
         b"\xc1",

@@ -49,7 +49,7 @@ async def test_a_message_that_is_handed_over_is_handled_once_and_answers_nobody(
     assert not dock.envelopes
 
 
-async def test_what_a_handler_raises_is_raised() -> None:
+async def test_handler_exception_is_raised_to_the_caller() -> None:
     shop = Workshop()
     dock = shop.connect("C1")
 
@@ -73,7 +73,7 @@ async def test_what_a_handler_raises_is_raised() -> None:
         await hand_over(shop, b"1")
 
 
-async def test_a_message_given_up_while_it_waits_is_not_begun() -> None:
+async def test_abandoned_queued_message_is_not_handled() -> None:
     shop, gate = Workshop(), Gate()
     dock = shop.connect("C1")
     runner = shop.add("a", gate)

@@ -263,7 +263,7 @@ def test_messaging_error_with_context_copies_for_one_message(subtests: pytest.Su
     assert RemoteHandlerError("boom").remote_code == 0
 
 
-def test_a_raiser_may_know_better() -> None:
+def test_outcome_and_retry_can_be_overridden() -> None:
     raised = NotRunningError("stopped in flight", outcome=Outcome.UNKNOWN, retryable=True)
     assert raised.outcome is Outcome.UNKNOWN
     assert raised.retryable
@@ -292,7 +292,7 @@ def test_errors_keep_their_details() -> None:
     assert arrived.problems == ["one", "two"]
 
 
-def test_durations_are_for_people() -> None:
+def test_durations_are_formatted_for_people() -> None:
     for seconds, text in [
         (0, "0.00 ms"),
         (0.000_35, "0.35 ms"),

@@ -19,7 +19,7 @@ class Thing(Lifecycle):
         self.happened.append("stop")
 
 
-async def test_it_runs_while_it_is_used_and_stops_after_an_error() -> None:
+async def test_context_manager_starts_and_stops_also_after_an_error() -> None:
     thing = Thing()
     async with thing as used:
         assert used is thing

@@ -6,7 +6,7 @@ from postroad.core.errors import ConfigError
 from postroad.core.names import NODE_NAME_BYTES_MAX, validate_cluster_name, validate_node_name
 
 
-def test_node_names_are_given_back_or_refused(subtests: pytest.Subtests) -> None:
+def test_node_names_are_validated(subtests: pytest.Subtests) -> None:
     for name in ["a", "node-1", "eu.west_2", "Localhost", "Ünï", "n" * 255]:
         assert validate_node_name(name) == name, name
 
@@ -27,7 +27,7 @@ def test_node_names_are_given_back_or_refused(subtests: pytest.Subtests) -> None
             validate_node_name(name)
 
 
-def test_cluster_names_are_given_back_or_refused() -> None:
+def test_cluster_names_are_validated() -> None:
     for name in ["", "zeebe-cluster", "any thing: at @ll", "🚀", "c" * 255]:
         assert validate_cluster_name(name) == name, name
 

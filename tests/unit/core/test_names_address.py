@@ -21,7 +21,7 @@ def test_an_address_is_parsed_and_printed() -> None:
     assert to_address("a:1") == address
 
 
-def test_anything_else_is_refused_with_the_form(subtests: pytest.Subtests) -> None:
+def test_invalid_address_is_refused_naming_the_form(subtests: pytest.Subtests) -> None:
     for text in [
         "",
         "localhost",

@@ -77,7 +77,7 @@ def test_span_context_round_trip_is_equal(context: SpanContext) -> None:
 
 
 @given(st.text())
-def test_nothing_fails_because_of_a_bad_context(text: str) -> None:
+def test_invalid_context_never_raises(text: str) -> None:
     context = tracing.parse_traceparent(text, text)
     assert context is None or context.traceparent[:2] == "00"
     assert (
@@ -239,7 +239,7 @@ def test_a_span_goes_on_after_a_block_inside_of_it(ledger: Ledger) -> None:
     assert [(span.error, span.code) for span in ledger.ended] == [("later", 5)]
 
 
-def test_a_node_can_do_things_for_itself(ledger: Ledger) -> None:
+def test_scope_none_suppresses_spans(ledger: Ledger) -> None:
     with tracing.start_outgoing_span("net", "outer", node="alpha") as outer, tracing.scope(None):
         assert tracing.start_outgoing_span("net", "x", node="alpha") is NOOP_SPAN
         assert tracing.current_span() is None

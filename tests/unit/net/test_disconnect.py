@@ -27,7 +27,7 @@ def test_write_stall_detector_without_progress_is_stalled() -> None:
     assert not watch.is_stalled(1_000, 35)
 
 
-def test_it_may_have_to_wait() -> None:
+def test_write_stall_detector_extended_waits_longer() -> None:
     watch = WriteStallDetector(30)
     watch.extend_until(50)
     assert watch.deadline == NEVER, "nothing is expected"

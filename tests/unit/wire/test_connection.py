@@ -281,7 +281,7 @@ def test_a_frame_has_time_by_its_size_and_trickling_does_not_help() -> None:
     assert isinstance(server.failure, PeerTimeoutError)
 
 
-def test_a_connection_asks_to_be_looked_at_unless_reading_is_paused() -> None:
+def test_connection_has_a_deadline_unless_reading_is_paused() -> None:
     server = slow_server(Limits(frame_timeout_s=30))
     for _ in range(10):
         due = server.machine.deadline()

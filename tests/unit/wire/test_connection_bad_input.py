@@ -221,7 +221,7 @@ def test_an_unknown_status_ends_it_after_the_frames_before(profile: ProtocolProf
     assert_closed(server, MalformedFrameError)
 
 
-def test_nothing_is_heard_in_the_room_of_a_closed_connection() -> None:
+def test_closed_connection_ignores_data_in_its_buffer() -> None:
     server = greeted_side(ConnectionRole.SERVER)
     begin, end = cut_at(version3_frame(1, b"echo" + bytes(200_000), short=4, id=7), [100_000])
     server.give(begin)

@@ -52,7 +52,7 @@ def kinds(data: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("split", [whole, byte_by_byte])
-def test_two_that_know_the_secret_meet(split: Callable[[bytes], Sequence[bytes]]) -> None:
+def test_peers_with_the_same_secret_connect(split: Callable[[bytes], Sequence[bytes]]) -> None:
     pair = proving_pair()
     pair.settle(split)
     assert pair.client.events == pair.server.events == OPENED
@@ -66,7 +66,7 @@ def test_two_that_know_the_secret_meet(split: Callable[[bytes], Sequence[bytes]]
     assert pair.server.events[1:] == [RequestFrame(1, "echo", b"x")]
 
 
-def test_with_certificates_both_are_asked_for() -> None:
+def test_certificate_and_secret_are_both_required() -> None:
     names = frozenset({"client"})
     pair = Pair(make_config(secret=SECRET), server_config(secret=SECRET), client_names=names)
     pair.settle()
@@ -81,7 +81,7 @@ def test_with_certificates_both_are_asked_for() -> None:
     assert "certificate" in str(pair.server.failure)
 
 
-def test_a_server_shows_nothing_before_the_client_has_proven() -> None:
+def test_server_reveals_nothing_to_a_client_without_proof() -> None:
     server = Side(ConnectionRole.SERVER, server_config(secret=SECRET))
     client = Side(ConnectionRole.CLIENT, make_config(secret=OTHER))
     server.give(client.take())
@@ -110,7 +110,7 @@ def test_setup_with_another_secret_or_none_is_rejected_on_both_sides(
     assert isinstance(pair.server.failure, HandshakeRejectedError)
 
 
-def test_while_a_secret_is_changed_old_and_new_nodes_meet() -> None:
+def test_nodes_connect_during_a_change_of_secret() -> None:
     for client, server in (
         ([SECRET, OTHER], SECRET),
         (SECRET, [SECRET, OTHER]),
@@ -185,7 +185,7 @@ def test_a_proof_sent_back_is_refused() -> None:
     ({"address": CLIENT_ADDRESS._replace(port=1)},),
     ({"frame_bytes_max": 7},),
 )
-def test_nothing_of_a_hello_can_be_changed_on_its_way(changes: dict[str, object]) -> None:
+def test_altered_hello_is_refused(changes: dict[str, object]) -> None:
     client = Side(ConnectionRole.CLIENT, make_config(secret=SECRET))
     server = Side(ConnectionRole.SERVER, server_config(secret=SECRET))
     server.give(client.take())

@@ -64,7 +64,7 @@ def refusal(side: Side) -> str:
 
 
 @pytest.mark.parametrize("split", [whole, byte_by_byte])
-def test_each_side_meets_the_other(split: Callable[[bytes], Sequence[bytes]]) -> None:
+def test_version_3_sides_connect(split: Callable[[bytes], Sequence[bytes]]) -> None:
     pair = Pair(
         make_config(limits=beating(1, 3), incarnation=7, compressions=("zlib",)),
         server_config(limits=beating(2, 9)),
@@ -107,7 +107,7 @@ def test_a_hello_is_the_first_frame_of_either_side() -> None:
 
 @pytest.mark.parametrize("pieces", [1, 2])
 @pytest.mark.parametrize("receiver", ConnectionRole)
-def test_nothing_counts_before_the_hello(receiver: ConnectionRole, pieces: int) -> None:
+def test_frames_before_the_hello_are_refused(receiver: ConnectionRole, pieces: int) -> None:
     """Else a peer could do without an identity by never telling one."""
     kind = RequestFrame if receiver is ConnectionRole.SERVER else ReplyFrame
     side = open_side(receiver, 3)
@@ -178,7 +178,7 @@ def test_a_certificate_of_another_name_is_refused(subtests: pytest.Subtests) -> 
     assert pair.client.failure is pair.server.failure is None
 
 
-def test_the_refused_side_hears_why() -> None:
+def test_refused_side_receives_the_reason() -> None:
     pair = Pair(make_config("same"), make_config("same", incarnation=2))
     pair.server.give(pair.client.take())
     pair.client.give(pair.server.take()[:2])
@@ -252,7 +252,7 @@ def test_connection_after_goodbye_finishes_requests_in_flight(speaker: Connectio
     assert pair.client.events[-1] == ReplyFrame(1, ReplyStatus.OK, b"done")
 
 
-def test_goodbye_may_be_said_by_both_and_again() -> None:
+def test_goodbye_of_both_or_repeated_is_accepted() -> None:
     pair = open_pair()
     pair.client.machine.goodbye("idle")
     pair.server.machine.goodbye("stopping")
@@ -371,7 +371,7 @@ def test_a_ping_measures_the_round_trip_and_sets_the_pace() -> None:
 
 
 @pytest.mark.parametrize("role", ConnectionRole)
-def test_a_peer_without_a_sign_of_life_is_given_up(role: ConnectionRole) -> None:
+def test_silent_peer_is_disconnected(role: ConnectionRole) -> None:
     side = Side(role, make_config("ours", limits=beating(5, 15)))
     side.give(b"\x00\x03" if role is ConnectionRole.CLIENT else b"\xeb\x6e\xec\x8a\x00\x03")
     side.give(changed_hello(role, name="theirs"))

@@ -63,7 +63,7 @@ def test_a_message_is_taken_once_in_any_order() -> None:
             beta.open(old, A, NOW)
 
 
-def test_a_recording_is_worth_nothing_to_another_process() -> None:
+def test_recorded_datagram_is_refused_by_another_process() -> None:
     alpha, beta, other = make_seal(), make_seal(), make_seal()
     message = introduce(alpha, beta)
     for receiver in (other, make_seal(), alpha):

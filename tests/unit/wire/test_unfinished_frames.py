@@ -99,7 +99,7 @@ def test_a_frame_that_stands_still_is_given_up_when_another_waits() -> None:
     assert waiting.events == ["room"]
 
 
-def test_looking_often_does_not_hurry_anybody() -> None:
+def test_frequent_checks_evict_no_progressing_frame() -> None:
     total = UnfinishedFrames(TOTAL)
     slow, one, two = links(total, "a", "b", "b")
     assert slow.share.reserve(300)

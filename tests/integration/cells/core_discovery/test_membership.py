@@ -42,7 +42,7 @@ def location(node: Node, zone: str | None = None) -> CoreLocation:
     return CoreLocation(node.name, (node.address,), zone)
 
 
-async def test_what_others_know_of_a_core() -> None:
+async def test_core_publishes_role_and_zone_as_properties() -> None:
     async with running_cluster("C1 S1", properties={"kept": "yes"}) as (core, satellite):
         locations, _ = await start(core, Role.CORE, "A")
         _, recorder = await start(satellite, Role.SATELLITE, "B")
@@ -59,7 +59,7 @@ async def test_what_others_know_of_a_core() -> None:
         assert satellite.see("C1").properties == {"kept": "yes"}
 
 
-async def test_a_dead_core_is_told_to_be_gone_and_a_suspected_one_is_not() -> None:
+async def test_dead_core_is_removed_and_suspected_core_is_not() -> None:
     async with running_cluster("S1 S2 C1", config=QUICK) as (satellite, _, core):
         await start(core, Role.CORE)
         _, recorder = await start(satellite, Role.SATELLITE)
@@ -78,7 +78,7 @@ async def test_a_dead_core_is_told_to_be_gone_and_a_suspected_one_is_not() -> No
         assert len(recorder.calls) == calls + 1
 
 
-async def test_a_core_that_stood_still_for_a_moment_was_never_gone() -> None:
+async def test_core_paused_briefly_is_never_removed() -> None:
     async with running_node("S1", config=PATIENT) as satellite:
         _, recorder = await start(satellite, Role.SATELLITE)
         async with core_member("C1", satellite.address) as process:
@@ -95,7 +95,7 @@ async def test_a_core_that_stood_still_for_a_moment_was_never_gone() -> None:
             assert recorder.calls == calls
 
 
-async def test_a_core_that_left_without_stopping_is_gone() -> None:
+async def test_core_whose_node_left_is_removed() -> None:
     async with running_cluster("S1 C1") as (satellite, core):
         locations, _ = await start(core, Role.CORE)
         _, recorder = await start(satellite, Role.SATELLITE)
@@ -107,7 +107,7 @@ async def test_a_core_that_left_without_stopping_is_gone() -> None:
         assert not locations.statistics().is_registered
 
 
-async def test_what_was_told_stays_told_when_the_agent_stops() -> None:
+async def test_agent_stop_keeps_the_published_cores() -> None:
     async with running_cluster("C1 C2") as (one, two):
         await start(two, Role.CORE)
         locations, recorder = await start(one, Role.CORE)
@@ -121,7 +121,7 @@ async def test_what_was_told_stays_told_when_the_agent_stops() -> None:
         await locations.stop()
 
 
-async def test_a_node_that_loses_its_name_is_no_core_any_more() -> None:
+async def test_node_that_loses_its_name_is_not_registered_as_core() -> None:
     async with running_cluster("C1 C2") as (one, two):
         await start(two, Role.CORE)
         locations, recorder = await start(one, Role.CORE)
@@ -135,7 +135,7 @@ async def test_a_node_that_loses_its_name_is_no_core_any_more() -> None:
         await locations.stop()
 
 
-async def test_changes_that_came_too_fast_are_caught_up_with(
+async def test_missed_changes_are_caught_up_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with running_cluster("S1 C1") as (satellite, core):
@@ -152,7 +152,7 @@ async def test_changes_that_came_too_fast_are_caught_up_with(
         assert locations.statistics().is_connected
 
 
-async def test_a_role_that_nobody_knows_is_skipped() -> None:
+async def test_unknown_role_is_skipped() -> None:
     async with running_cluster("S1 C1 C2") as (satellite, one, two):
         one.agent.set_properties({"cells.role": "hub"})
         await satellite.eventually(lambda node: node.see("C1").properties)
@@ -168,7 +168,7 @@ async def test_a_role_that_nobody_knows_is_skipped() -> None:
         await recorder.until(location(one))
 
 
-async def test_a_domain_is_its_member() -> None:
+async def test_domain_unlike_its_member_is_refused() -> None:
     async with running_node("C1") as node:
         locations, recorder = MembershipCoreDiscovery(node.agent), Recorder()
         with pytest.raises(ConfigError, match="must have the name of its member, 'C1'"):
@@ -188,7 +188,7 @@ async def test_properties_that_have_no_room_for_a_core_are_refused() -> None:
             await start(node, Role.CORE)
 
 
-async def test_the_agent_comes_first() -> None:
+async def test_discovery_without_a_running_agent_is_refused() -> None:
     async with running_service("C1") as service:
         node = make_node(service)
         with pytest.raises(UsageError, match=r"is not running; call start"):

@@ -139,9 +139,7 @@ async def test_garbage_is_skipped_and_changes_nothing(
     await satellite.locations.stop()
 
 
-async def test_entry_at_the_same_places_in_another_order_is_of_an_earlier_life(
-    place: Place, cores: str
-) -> None:
+async def test_entry_with_reordered_endpoints_is_replaced(place: Place, cores: str) -> None:
     with zookeeper_client(place.server) as earlier:
         data = json.dumps({"endpoints": [*map(str, reversed(C1.endpoints))], "zone": "A"})
         earlier.create(f"{cores}/C1", data.encode(), ephemeral=True, makepath=True)

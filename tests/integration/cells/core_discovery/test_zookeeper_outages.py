@@ -38,7 +38,7 @@ def place() -> Iterator[Place]:
 
 
 @pytest.mark.parametrize(("outage", "kind"), OUTAGES)
-async def test_server_that_was_away_removes_nobody(outage: str, kind: Kind, place: Place) -> None:
+async def test_server_outage_removes_no_entry(outage: str, kind: Kind, place: Place) -> None:
     server = place.server
     async with running_trio(kind, place) as trio:
         if outage == "paused":
@@ -68,9 +68,7 @@ async def test_server_that_was_away_removes_nobody(outage: str, kind: Kind, plac
 
 
 @of_domains
-async def test_registrant_that_does_not_return_from_an_outage_is_gone_in_the_end(
-    kind: Kind, place: Place
-) -> None:
+async def test_registrant_lost_in_an_outage_is_removed(kind: Kind, place: Place) -> None:
     async with running_trio(kind, place, session_timeout_s=SESSION_TIMEOUT_S / 2) as trio:
         place.server.kill()
         await trio.connected(False)
@@ -103,7 +101,7 @@ async def test_server_down_at_the_start_is_used_when_it_is_there(kind: Kind, pla
 
 
 @of_domains
-async def test_process_that_stood_still_is_entered_again(kind: Kind, place: Place) -> None:
+async def test_paused_process_registers_again(kind: Kind, place: Place) -> None:
     witness = kind(place, "C1")
     await witness.start()
     async with kind.process(place, "C2") as process:

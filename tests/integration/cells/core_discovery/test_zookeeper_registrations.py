@@ -41,9 +41,7 @@ def client(place: Place) -> Iterator[Any]:
 
 
 @of_both_kinds
-async def test_entry_that_somebody_spoiled_or_removed_is_mended(
-    kind: Kind, place: Place, client: Any
-) -> None:
+async def test_damaged_or_removed_entry_is_restored(kind: Kind, place: Place, client: Any) -> None:
     async with running_trio(kind, place) as trio:
         own = kind.path(place.root, "C1")
         mended = client.get(own)[0]
@@ -62,9 +60,7 @@ async def test_entry_that_somebody_spoiled_or_removed_is_mended(
 
 
 @of_both_kinds
-async def test_entry_of_an_earlier_life_is_replaced_and_nobody_notices(
-    kind: Kind, place: Place
-) -> None:
+async def test_entry_of_an_earlier_process_is_replaced_silently(kind: Kind, place: Place) -> None:
     """The window is nil: the new entry takes the place of the old one in one step."""
     witness, own = kind(place, "C2"), kind.path(place.root, "C1")
     await witness.start()
@@ -84,7 +80,7 @@ async def test_entry_of_an_earlier_life_is_replaced_and_nobody_notices(
 
 
 @of_both_kinds
-async def test_entry_of_somebody_else_under_the_own_name_is_loud_and_awaited(
+async def test_entry_of_another_node_with_the_name_is_logged_and_awaited(
     kind: Kind, place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     registrant, own = kind(place, "C1"), kind.path(place.root, "C1")
@@ -104,9 +100,7 @@ async def test_entry_of_somebody_else_under_the_own_name_is_loud_and_awaited(
 
 
 @of_both_kinds
-async def test_session_that_is_ended_by_others_is_made_again(
-    kind: Kind, place: Place, client: Any
-) -> None:
+async def test_session_closed_by_others_is_recreated(kind: Kind, place: Place, client: Any) -> None:
     """Its entry is gone then, which those who are connected see.
 
     It is back within a session time-out, the longest a client takes to notice that its session is
@@ -127,7 +121,7 @@ async def test_session_that_is_ended_by_others_is_made_again(
             assert watcher.longest_absence_s("C2") == 0
 
 
-async def test_session_of_a_satellite_that_is_ended_makes_it_hear_of_nothing(place: Place) -> None:
+async def test_satellite_session_expiry_hides_no_core(place: Place) -> None:
     async with running_trio(DomainRegistrant, place) as trio:
         satellite = trio.all[-1]
         before = satellite.session_id

@@ -35,7 +35,7 @@ def routes_by(domain: CellDomain, peer: str) -> set[Route]:
 
 
 @pytest.mark.parametrize("role", Role)
-async def test_snapshots_that_change_everything_are_looked_at_now_and_then(
+async def test_full_snapshots_are_applied_at_a_limited_rate(
     monkeypatch: pytest.MonkeyPatch, role: Role
 ) -> None:
     monkeypatch.setattr(spreading_module, "ROUTE_NAMES_PER_S", 10)
@@ -66,7 +66,7 @@ async def test_snapshots_that_change_everything_are_looked_at_now_and_then(
 
 
 @pytest.mark.parametrize("count", [10, 500])
-async def test_the_latest_snapshot_counts_in_the_end(
+async def test_latest_snapshot_is_applied_in_the_end(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """Whether they are read at once or not."""
@@ -84,7 +84,7 @@ async def test_the_latest_snapshot_counts_in_the_end(
         assert names == {f"n40-{number}" for number in range(count)}
 
 
-async def test_a_new_tunnel_does_not_begin_anew() -> None:
+async def test_reconnected_tunnel_keeps_its_charge() -> None:
     async with Domains(1, 0) as domains:
         core = domains["C1"]
         async with forged_domain(core) as forged:
@@ -103,7 +103,7 @@ async def test_a_new_tunnel_does_not_begin_anew() -> None:
             assert core.propagator._pending_updates.deadline() > core.dispatcher.loop.time()
 
 
-async def test_who_tells_little_does_not_wait_for_who_tells_much() -> None:
+async def test_small_updates_do_not_wait_for_large_ones() -> None:
     async with Domains(1, 1) as domains, forged_domain(domains["C1"]) as forged:
         core = domains["C1"]
         for number in range(1, 6):
@@ -118,7 +118,7 @@ async def test_who_tells_little_does_not_wait_for_who_tells_much() -> None:
         assert await core.call("little", b"x") == b"x"
 
 
-async def test_what_is_malformed_is_dropped_however_large_it_is() -> None:
+async def test_malformed_update_of_any_size_is_dropped() -> None:
     async with Domains(1, 0) as domains, forged_domain(domains["C1"]) as forged:
         incarnation = forged.service.incarnation
         forged.send_encoded(b"\x94\x01" + b"x" * 5_000, "routes")

@@ -63,7 +63,7 @@ GARBAGE = [
 ]
 
 
-async def test_garbage_is_dropped_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_garbage_is_dropped_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with beside_others() as (domains, forged):
         before = domains["C1"].statistics().malformed
         for subject, data in product(["cell", "routes", "unknown", ""], GARBAGE):
@@ -74,7 +74,7 @@ async def test_garbage_is_dropped_counted_and_told(caplog: pytest.LogCaptureFixt
         assert "C1: message of peer X dropped: " in caplog.text
 
 
-async def test_peer_that_claims_to_be_somebody_else_is_not_heard() -> None:
+async def test_message_with_a_forged_sender_is_dropped() -> None:
     async with beside_others() as (domains, forged):
         inbox = Inbox()
         domains["C1"].add_function("victim", inbox)
@@ -103,7 +103,7 @@ NOWHERE = {
 }
 
 
-async def test_message_that_leads_nowhere_is_answered() -> None:
+async def test_message_without_route_is_answered_with_a_failure() -> None:
     async with beside_others() as (domains, forged):
         for one, other in (("a", "b"), ("b", "a")):
             alias = Route.alias(CellAddress(one), CellAddress(other))
@@ -129,7 +129,7 @@ async def test_long_source_paths(hops: int) -> None:
 WALKED = [CellPath(), CellPath.of("echo@C1").advanced(), CellPath.of("echo@S2").advanced()]
 
 
-async def test_path_that_was_walked_already_leads_nowhere() -> None:
+async def test_consumed_path_is_answered_with_a_failure() -> None:
     async with beside_others() as (_domains, forged):
         for destination, kind in product(WALKED, MessageKind):
             answers = None if kind is MessageKind.MESSAGE else os.urandom(16)
@@ -139,7 +139,7 @@ async def test_path_that_was_walked_already_leads_nowhere() -> None:
                 assert (await forged.failure_of(envelope.id)).code == NoRouteError.code
 
 
-async def test_a_message_that_goes_straight_on_may_be_malformed_after_its_route() -> None:
+async def test_malformed_forwarded_messages_close_no_tunnel() -> None:
     """A core need not read all of what it sends on; the next domain does."""
     async with beside_others() as (domains, forged):
         inbox = Inbox()
@@ -159,7 +159,7 @@ async def test_a_message_that_goes_straight_on_may_be_malformed_after_its_route(
         assert "C1" in domains["S2"].links.by_domain
 
 
-async def test_a_path_through_nowhere_is_answered_from_where_it_ends() -> None:
+async def test_path_to_a_missing_cell_fails_in_its_domain() -> None:
     async with beside_others() as (_domains, forged):
         failure = await forged.failure_of(forged.send("*@C1:echo@S2:nobody@S1"))
         assert (failure.code, failure.domain) == (NoRouteError.code, "S1")
@@ -182,7 +182,7 @@ async def test_expired_message_is_answered_and_not_handled() -> None:
         assert gate.finished == [b"working"]
 
 
-async def test_what_a_domain_itself_sent_is_not_answered() -> None:
+async def test_message_from_the_domain_itself_is_not_answered() -> None:
     """Else two domains could go on telling each other of failures."""
     async with beside_others() as (_domains, forged):
         alone = CellPath.of(f"*@{forged.name}")
@@ -191,7 +191,7 @@ async def test_what_a_domain_itself_sent_is_not_answered() -> None:
         assert not any(forged.answers_to(id) for id in ids)
 
 
-async def test_answers_that_nobody_waits_for_are_not_answered() -> None:
+async def test_unexpected_replies_are_not_answered() -> None:
     destinations = ["System@C1", "nobody@C1", "nobody", "x@S9", "echo@S2", "echo@C1:echo@C1"]
     async with beside_others() as (domains, forged):
         for destination, kind, payload in product(
@@ -226,7 +226,7 @@ async def test_undecodable_payload_is_answered() -> None:
             assert failure.code == MalformedPayloadError.code
 
 
-async def test_commands_and_pings_that_are_none_are_answered() -> None:
+async def test_malformed_commands_and_pings_are_answered() -> None:
     async with beside_others() as (_domains, forged):
         for content_type, payload in (("command", b"\xff"), ("command", b"no such thing")):
             answer = await forged.answer_to(
@@ -264,7 +264,7 @@ async def test_a_flood_is_refused_and_others_get_in() -> None:
 # Who may have a tunnel.
 
 
-async def test_peer_that_is_no_proper_domain_is_refused() -> None:
+async def test_peer_with_an_invalid_role_or_name_is_refused() -> None:
     async with Domains(1, 1) as domains:
         for peer, name, role, text in (
             ("S1", "X", "satellite", "no tunnels between satellites: X and S1"),
@@ -281,7 +281,7 @@ async def test_peer_that_is_no_proper_domain_is_refused() -> None:
         assert await domains["S1"].call("echo", b"x") == b"x"
 
 
-async def test_nobody_but_tunnels_can_have_their_names() -> None:
+async def test_cell_with_the_name_of_a_tunnel_is_refused() -> None:
     """Else a cell would lose its name to whoever connects."""
     async with Domains(1, 1) as domains:
         with pytest.raises(ConfigError, match="tunnel-"):
@@ -295,7 +295,7 @@ async def test_nobody_but_tunnels_can_have_their_names() -> None:
 # Answers nobody asked it for.
 
 
-async def test_an_answer_to_a_call_of_others_is_not_believed() -> None:
+async def test_reply_to_a_call_of_another_is_ignored() -> None:
     """Whoever has seen an id of a domain cannot guess those of its other messages."""
     async with Domains(1, 2) as domains, forged_domain(domains["C1"]) as forged:
         gate = Gate()

@@ -43,7 +43,7 @@ def at(name: str, *endpoints: Address) -> dict[str, CoreLocation]:
         ("0", Role.CORE, set()),
     ],
 )
-async def test_of_two_cores_one_dials(own: str, role: Role, dialed: set[str]) -> None:
+async def test_one_of_two_cores_dials(own: str, role: Role, dialed: set[str]) -> None:
     async with lonely(own, role) as domain:
         domain.dialer.set_cores(at("A", NOWHERE) | at("Z", NOWHERE))
         assert {name for name in ("A", "Z") if domain.dialer.should_dial(name)} == dialed
@@ -58,7 +58,7 @@ async def test_cores_are_connected_once() -> None:
         assert opened == [0, 1, 2]
 
 
-async def test_a_core_nobody_tells_of_is_dialed_for_a_while_and_then_forgotten() -> None:
+async def test_core_no_longer_listed_is_dialed_until_it_expires() -> None:
     async with lonely(config=quick(core_expiry_s=0.3)) as domain:
         domain.dialer.set_cores(at("C1", NOWHERE))
         await eventually(lambda: "C1" in domain.dialer.failures)
@@ -71,7 +71,7 @@ async def test_a_core_nobody_tells_of_is_dialed_for_a_while_and_then_forgotten()
         await eventually(lambda: "C1" in domain.dialer.failures)
 
 
-async def test_a_tunnel_that_works_is_left_alone_whatever_is_told() -> None:
+async def test_working_tunnel_is_kept_whatever_discovery_reports() -> None:
     async with Domains(1, 1, config=quick(core_expiry_s=0.1)) as domains:
         domain = domains["S1"]
         domains["C1"].add_function("echo", Inbox())
@@ -84,7 +84,7 @@ async def test_a_tunnel_that_works_is_left_alone_whatever_is_told() -> None:
         assert await domain.call("echo", b"x") == b"x"
 
 
-async def test_a_core_that_moved_is_found_at_its_new_place() -> None:
+async def test_moved_core_is_dialed_at_its_new_address() -> None:
     async with Domains(1, 0) as domains, lonely() as satellite:
         core = domains["C1"]
         core.add_function("echo", Inbox())
@@ -94,7 +94,7 @@ async def test_a_core_that_moved_is_found_at_its_new_place() -> None:
         assert await satellite.call("echo", b"x", timeout=5) == b"x"
 
 
-async def test_somebody_else_at_the_address_of_a_core_is_not_taken_for_it() -> None:
+async def test_other_node_at_the_address_of_a_core_is_refused() -> None:
     async with Domains(1, 0) as domains, lonely() as satellite:
         satellite.dialer.set_cores(at("C7", domains["C1"].service.address))
         await eventually(lambda: "C7" in satellite.dialer.failures)
@@ -103,7 +103,7 @@ async def test_somebody_else_at_the_address_of_a_core_is_not_taken_for_it() -> N
         await eventually(lambda: not domains["C1"].links.by_domain)
 
 
-async def test_broken_tunnels_come_back_each_time() -> None:
+async def test_broken_tunnel_is_dialed_again_each_time() -> None:
     async with Domains(2, 1) as domains:
         domains["C1"].add_function("echo", Inbox())
         for _ in range(5):
@@ -113,7 +113,7 @@ async def test_broken_tunnels_come_back_each_time() -> None:
             await domains.connected()
 
 
-async def test_failed_attempts_come_further_and_further_apart() -> None:
+async def test_failed_dials_back_off() -> None:
     attempts: list[float] = []
     loop = asyncio.get_running_loop()
 

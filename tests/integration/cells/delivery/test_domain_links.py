@@ -31,7 +31,7 @@ async def test_round_trips_are_measured_and_traffic_is_counted() -> None:
         assert own.round_trip_s is not None and 0 <= own.round_trip_s < 1
 
 
-async def test_tunnels_are_cells_that_say_what_they_are() -> None:
+async def test_tunnel_cells_describe_themselves() -> None:
     async with Domains(1, 1) as domains:
         assert "tunnel-C1" in domains["S1"].cells
         info = await domains["S1"].run_command("tunnel-C1", "info")
@@ -58,7 +58,7 @@ async def test_a_core_follows_every_change_of_its_routes() -> None:
             core.change_routes(deleted=[alias])
 
 
-async def test_a_core_sends_nothing_to_who_is_gone() -> None:
+async def test_core_forwards_nothing_to_a_stopped_domain() -> None:
     async with Domains(1, 2) as domains:
         for _ in range(3):
             domains["S2"].add_function("echo", Inbox())
@@ -79,7 +79,7 @@ async def test_a_satellite_whose_tunnel_broke_is_reached_through_the_new_one() -
             await cut(domains["C1"], "S2")
 
 
-async def test_time_is_over_also_for_what_would_go_straight_on() -> None:
+async def test_forwarded_message_expires_too() -> None:
     async with Domains(1, 1) as domains, forged_domain(domains["C1"]) as forged:
         inbox = Inbox()
         domains["S1"].add_function("sink", inbox)
@@ -90,7 +90,7 @@ async def test_time_is_over_also_for_what_would_go_straight_on() -> None:
         assert b"late" not in inbox.payloads
 
 
-async def test_what_goes_straight_on_keeps_everything_the_sender_told() -> None:
+async def test_forwarded_message_keeps_every_field_of_its_sender() -> None:
     async with Domains(1, 2) as domains:
         inbox = Inbox()
         domains["S2"].add_function("sink", inbox)
@@ -104,7 +104,7 @@ async def test_what_goes_straight_on_keeps_everything_the_sender_told() -> None:
         assert {str(message.path) for message in inbox.messages} == {"System@S1:*@S1:*@C1"}
 
 
-async def test_what_goes_straight_on_does_not_overtake_what_waits() -> None:
+async def test_forwarded_message_does_not_overtake_queued_ones() -> None:
     async with Domains(1, 2, config=quick(link_messages_max=1_000)) as domains:
         inbox = Inbox()
         domains["S2"].add_function("sink", inbox)
@@ -123,7 +123,7 @@ async def test_what_goes_straight_on_does_not_overtake_what_waits() -> None:
         assert inbox.payloads == [b"first", *(b"%d" % n for n in range(100))]
 
 
-async def test_more_routes_than_are_remembered_are_all_followed(
+async def test_more_routes_than_the_cache_holds_are_all_followed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cell_links, "_FAST_PATHS_MAX", 400)
@@ -145,7 +145,7 @@ async def test_more_routes_than_are_remembered_are_all_followed(
 # News.
 
 
-async def test_news_that_are_not_acknowledged_come_again_and_then_no_more() -> None:
+async def test_unacknowledged_update_is_resent_until_acknowledged() -> None:
     async with Domains(1, 1) as domains, forged_domain(domains["C1"]) as forged:
         core = domains["C1"]
         core.add_function("worker", Inbox(), consume=["work"])
@@ -167,7 +167,7 @@ async def test_news_that_are_not_acknowledged_come_again_and_then_no_more() -> N
         assert len(snapshots()) == count
 
 
-async def test_a_peer_that_forgot_everything_is_told_again() -> None:
+async def test_lost_advertisement_is_sent_again_after_a_check() -> None:
     """What is there is checked now and then."""
     async with Domains(1, 1) as domains:
         core, satellite = domains["C1"], domains["S1"]
@@ -181,7 +181,7 @@ async def test_a_peer_that_forgot_everything_is_told_again() -> None:
         await eventually(lambda: satellite.table.queues("work"))
 
 
-async def test_many_changes_within_a_turn_are_told_as_one() -> None:
+async def test_changes_of_one_loop_iteration_are_sent_as_one_update() -> None:
     async with Domains(1, 1) as domains, forged_domain(domains["C1"]) as forged:
         core = domains["C1"]
         await forged.acknowledge(core)
@@ -193,7 +193,7 @@ async def test_many_changes_within_a_turn_are_told_as_one() -> None:
         assert isinstance(update, AdvertisementUpdate) and len(update.advertisement.queues) == 200
 
 
-async def test_a_cell_called_while_it_starts_to_be_offered_elsewhere() -> None:
+async def test_queue_is_reachable_once_routes_are_acknowledged() -> None:
     """Settling waits for everybody, so whoever settles first can be found by all at once."""
     async with Domains(2, 4) as domains:
         gate = Gate()

@@ -31,7 +31,7 @@ async def test_a_satellite_that_floods_a_cell_leaves_room_for_the_others() -> No
 
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("room", [{"mailbox_messages_max": 100}, {"mailbox_bytes_max": 100_000}])
-async def test_a_peer_that_makes_domains_up_has_one_share(role: Role, room: dict[str, int]) -> None:
+async def test_peer_inventing_domains_has_one_share(role: Role, room: dict[str, int]) -> None:
     async with Domains(1, 1, config=quick(**room)) as domains:
         gate = Gate()
         domains["C1"].add_function("slow", gate)
@@ -54,7 +54,7 @@ async def test_a_peer_that_makes_domains_up_has_one_share(role: Role, room: dict
             assert await asyncio.gather(*calls) == [b"%d" % n for n in range(5)]
 
 
-async def test_a_tunnel_that_a_peer_floods_with_domains_it_makes_up_takes_others() -> None:
+async def test_tunnel_flooded_with_invented_domains_accepts_others() -> None:
     config = quick(link_messages_max=100)
     async with (
         Domains(1, 2, config=config) as domains,
@@ -76,7 +76,7 @@ async def test_a_tunnel_that_a_peer_floods_with_domains_it_makes_up_takes_others
         assert await call == b"honest"
 
 
-async def test_replies_need_a_place_in_a_tunnel_but_no_share() -> None:
+async def test_replies_need_capacity_in_a_tunnel_but_no_share() -> None:
     """The work for them is done: half of the places would be five."""
     async with Domains(1, 2, config=quick(link_messages_max=10)) as domains:
         inbox = Inbox()
@@ -97,7 +97,7 @@ async def test_replies_need_a_place_in_a_tunnel_but_no_share() -> None:
         assert await asyncio.gather(*calls) == payloads
 
 
-async def test_messages_without_a_payload_do_not_wait_without_bounds() -> None:
+async def test_queued_messages_without_payload_are_bounded() -> None:
     bytes_max = 100_000
     async with (
         Domains(1, 1, config=quick(link_bytes_max=bytes_max)) as domains,

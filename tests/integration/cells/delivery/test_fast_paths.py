@@ -72,7 +72,9 @@ async def outcome_of(domain: CellDomain, body: Any, *, wait: bool = True) -> tup
         answer_too_much,
     ],
 )  # fmt: skip
-async def test_all_calls_end_alike(handler: Callable[[CellMessage], Any]) -> None:
+async def test_calls_have_the_same_result_on_either_path(
+    handler: Callable[[CellMessage], Any],
+) -> None:
     async with Domains(1, 2) as domains:
         for body in (b"", b"x" * 70_000, "text", {"a": [1]}):
             domains["S2"].add_function("cell", handler)
@@ -83,7 +85,7 @@ async def test_all_calls_end_alike(handler: Callable[[CellMessage], Any]) -> Non
             await domains["S2"].remove_cell("cell")
 
 
-async def test_every_domain_on_the_way_takes_the_short_one() -> None:
+async def test_every_domain_uses_the_fast_path() -> None:
     async with Domains(1, 2) as domains:
         inbox = Inbox()
         domains["S2"].add_function("cell", inbox)
@@ -102,7 +104,7 @@ async def test_every_domain_on_the_way_takes_the_short_one() -> None:
         assert len({message.id for message in inbox.messages}) == CALLS
 
 
-async def test_what_is_counted_is_the_same() -> None:
+async def test_counters_are_equal_on_either_path() -> None:
     async with Domains(1, 2) as domains:
         domains["S2"].add_function("cell", Inbox())
         counted = []
@@ -138,7 +140,7 @@ async def test_a_busy_cell_refuses_and_keeps_the_order() -> None:
         assert {outcome[0] for outcome in outcomes} <= {"answer", "CellBusyError"}
 
 
-async def test_a_cell_that_goes_is_called_no_more() -> None:
+async def test_removed_cell_is_not_called() -> None:
     async with Domains(1, 2) as domains:
         for _ in range(2):
             domains["S2"].add_function("cell", Inbox())
@@ -149,7 +151,7 @@ async def test_a_cell_that_goes_is_called_no_more() -> None:
             assert name == "NoRouteError"
 
 
-async def test_another_core_is_tried_when_the_usual_one_has_gone() -> None:
+async def test_other_core_is_used_when_the_usual_one_is_lost() -> None:
     async with Domains(2, 2) as domains:
         domains["S2"].add_function("cell", Inbox())
         for gone in ("C1", "C2", "C1"):
@@ -158,7 +160,7 @@ async def test_another_core_is_tried_when_the_usual_one_has_gone() -> None:
             await cut(domains["S1"], gone)
 
 
-async def test_a_message_without_time_is_not_handled_the_short_way() -> None:
+async def test_expired_message_is_not_handled_on_the_fast_path() -> None:
     async with Domains(1, 2) as domains:
         inbox = Inbox()
         domains["S2"].add_function("cell", inbox)
@@ -180,7 +182,7 @@ def way_of(domain: CellDomain, peer: str, route: bytes) -> object:
 
 
 @pytest.mark.parametrize("destination", ["cell@S2", "work"])
-async def test_one_way_messages_take_the_short_way(destination: str) -> None:
+async def test_one_way_messages_use_the_fast_path(destination: str) -> None:
     async with Domains(1, 2) as domains:
         inbox = Inbox()
         domains["S2"].add_function("cell", inbox, consume=["work"])
@@ -196,7 +198,7 @@ async def test_one_way_messages_take_the_short_way(destination: str) -> None:
         assert type(way_of(domains["S2"], "C1", route)) is DeliverFastPath
 
 
-async def test_one_way_messages_fail_alike() -> None:
+async def test_one_way_messages_fail_the_same_on_either_path() -> None:
     async with Domains(1, 2) as domains:
         for handler in (fail, fail_later):
             domains["S2"].add_function("cell", handler)
@@ -214,7 +216,7 @@ def has_news(inbox: Inbox, expected: list[bytes]) -> bool:
     ] == expected
 
 
-async def test_that_there_is_no_short_way_is_remembered() -> None:
+async def test_missing_fast_path_is_cached() -> None:
     async with Domains(1, 3) as domains:
         inboxes = {name: Inbox() for name in ("S2", "S3")}
         for name, inbox in inboxes.items():
@@ -241,7 +243,7 @@ async def test_that_there_is_no_short_way_is_remembered() -> None:
         assert way_of(core, "S1", b"news") is ways[0]
 
 
-async def test_a_change_leaves_other_short_ways_alone() -> None:
+async def test_route_change_keeps_unaffected_fast_paths() -> None:
     async with Domains(1, 3) as domains:
         domains["S2"].add_function("cell", Inbox())
         for _ in range(2):
@@ -264,7 +266,7 @@ async def test_a_change_leaves_other_short_ways_alone() -> None:
         ]
 
 
-async def test_calls_of_cells_take_short_ways_of_their_own() -> None:
+async def test_calls_of_cells_have_fast_paths_of_their_own() -> None:
     async with Domains(1, 2) as domains:
         inbox = Inbox()
         domains["S2"].add_function("cell", inbox)

@@ -41,7 +41,7 @@ class Relay(Cell):
         "*@S2:target",
     ],
 )
-async def test_there_and_back_again(path: str) -> None:
+async def test_forwarded_calls_record_the_whole_path(path: str) -> None:
     async with Domains(2, 3) as domains:
         inbox = Inbox()
         relays = {name: Relay() for name in domains.by_name}
@@ -81,7 +81,7 @@ async def test_failures_come_back_the_same_way() -> None:
             await domains["S1"].call("relay@S3:nobody@S9", timeout=3, wait=False)
 
 
-async def test_who_does_not_send_on_says_so() -> None:
+async def test_cell_that_does_not_forward_answers_with_a_failure() -> None:
     async with Domains(1, 3) as domains:
         inbox = Inbox()
         relay = Relay(is_willing=False)
@@ -94,7 +94,7 @@ async def test_who_does_not_send_on_says_so() -> None:
         assert await domains["S1"].call("relay@S3") == b"end of the way"
 
 
-async def test_messages_that_nobody_answers_are_sent_on_too() -> None:
+async def test_one_way_messages_are_forwarded() -> None:
     async with Domains(1, 3) as domains:
         inbox = Inbox()
         await domains["S3"].add_cell(Relay())
@@ -115,7 +115,7 @@ async def test_a_path_back_to_the_caller_is_answered() -> None:
         assert len(inbox.messages) == 1
 
 
-async def test_the_reply_goes_to_who_asked_not_to_who_sent_on() -> None:
+async def test_reply_goes_to_the_caller_not_to_the_forwarder() -> None:
     """A relay that is asked something itself meanwhile does not mix the answers up."""
     async with Domains(1, 3) as domains:
         relay = Relay()

@@ -18,7 +18,7 @@ from tests.support.cells.nodes import Domains, Inbox, beside_others, forged_doma
 from tests.support.deadlines import eventually
 
 
-async def test_news_of_another_incarnation_are_dropped() -> None:
+async def test_update_of_another_incarnation_is_dropped() -> None:
     async with beside_others() as (domains, forged):
         own = forged.service.incarnation
         for number, incarnation in enumerate((own - 1, own + 1, 0, 2**62)):
@@ -32,7 +32,7 @@ async def test_news_of_another_incarnation_are_dropped() -> None:
         await eventually(lambda: domains["C1"].table.queues("real"))
 
 
-async def test_old_news_change_nothing() -> None:
+async def test_stale_update_changes_nothing() -> None:
     async with beside_others() as (domains, forged):
         own = forged.service.incarnation
         forged.send_update(AdvertisementUpdate(own, 5, RouteAdvertisement.of(["new"])))
@@ -52,7 +52,7 @@ async def test_old_news_change_nothing() -> None:
         assert domains["C1"].table.queues("new") and not domains["C1"].table.queues("old")
 
 
-async def test_acknowledgements_of_what_was_never_sent_do_not_stop_the_sender() -> None:
+async def test_ack_of_an_unsent_update_does_not_stop_resending() -> None:
     async with beside_others() as (domains, forged):
         own = domains["C1"].service.incarnation
         for ack in (
@@ -71,7 +71,7 @@ def _offers(update: object, queue: str) -> bool:
     return isinstance(update, AdvertisementUpdate) and queue in update.advertisement.queues
 
 
-async def test_news_that_break_the_rules_of_names_are_dropped() -> None:
+async def test_update_with_invalid_names_is_dropped() -> None:
     async with beside_others() as (domains, forged):
         own = forged.service.incarnation
         good = encode_routing_update(
@@ -90,7 +90,7 @@ async def test_news_that_break_the_rules_of_names_are_dropped() -> None:
         }
 
 
-async def test_a_satellite_cannot_claim_the_way_to_others() -> None:
+async def test_satellite_cannot_advertise_other_domains() -> None:
     """Only cores have tunnels that are of use to others."""
     async with beside_others() as (domains, forged):
         own = forged.service.incarnation
@@ -120,7 +120,7 @@ async def test_a_core_cannot_take_over_domains_that_are_connected() -> None:
         assert not forged.envelopes
 
 
-async def test_a_queue_that_somebody_else_offers_does_not_hide_a_cell() -> None:
+async def test_queue_advertised_by_a_peer_does_not_hide_a_cell() -> None:
     async with beside_others() as (domains, forged):
         own = forged.service.incarnation
         forged.send_update(
@@ -134,7 +134,7 @@ async def test_a_queue_that_somebody_else_offers_does_not_hide_a_cell() -> None:
         assert not forged.envelopes
 
 
-async def test_a_core_that_is_about_to_stop_is_left() -> None:
+async def test_stopping_core_loses_its_default_route() -> None:
     async with (
         Domains(1, 1, may_be_cores=["C1", "C9"]) as domains,
         forged_domain(domains["S1"], "C9", role=Role.CORE) as core,
@@ -153,7 +153,7 @@ async def test_a_core_that_is_about_to_stop_is_left() -> None:
         assert "C9" in domains["S1"].links.by_domain
 
 
-async def test_a_peer_that_tells_of_a_namesake_again_and_again_does_not_fill_the_log(
+async def test_repeated_name_conflicts_are_logged_at_a_limited_rate(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with beside_others() as (domains, forged):

@@ -44,14 +44,14 @@ SMALL_FRAMES = msgspec.structs.replace(LIMITS, frame_bytes_max=64 * 1024)
     ],
     ids=["bytes", "nothing", "text", "none", "values", "large"],
 )
-async def test_bodies_of_all_kinds_go_there_and_back(body: object, reply: object) -> None:
+async def test_bodies_of_every_kind_round_trip(body: object, reply: object) -> None:
     async with Domains(1, 2) as domains:
         domains["S2"].add_function("echo", lambda message: message.body)
         for destination in ("echo@S2", CellAddress("echo", "S2")):
             assert await domains["S1"].call(destination, body) == reply
 
 
-async def test_reply_error_no_route_busy_and_time_out_are_told_apart() -> None:
+async def test_outcomes_of_calls_have_distinct_errors() -> None:
     async with Domains(1, 2, config=quick(mailbox_messages_max=1)) as domains:
         caller, callee = domains["S1"], domains["S2"]
         gate = Gate()
@@ -84,7 +84,7 @@ async def test_reply_error_no_route_busy_and_time_out_are_told_apart() -> None:
         await eventually(lambda: gate.finished == [b"1", b"2"])
 
 
-async def test_undecodable_payload_is_told_as_such() -> None:
+async def test_undecodable_payload_raises_its_own_error() -> None:
     async with Domains(1, 2) as domains:
         domains["S2"].add_function("text", lambda message: message.body)
         caller = domains["S1"]
@@ -95,7 +95,7 @@ async def test_undecodable_payload_is_told_as_such() -> None:
             await caller._calls.call(draft, 5.0, wait=True)
 
 
-async def test_what_waited_too_long_in_a_mailbox_is_answered_and_not_handled(
+async def test_expired_message_in_a_mailbox_is_answered_and_not_handled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Half of its time is for the way back, so that the answer is in time on any machine.
@@ -135,7 +135,7 @@ async def test_consumer_that_appears_later_is_found() -> None:
         assert inbox.payloads == [b"x", b"x"]
 
 
-async def test_call_that_nobody_takes_is_no_route_with_the_words_of_a_core() -> None:
+async def test_call_without_taker_raises_no_route_quoting_a_core() -> None:
     """In time, or at once if it does not wait."""
     async with Domains(2, 1) as domains:
         loop = asyncio.get_running_loop()
@@ -150,7 +150,7 @@ async def test_call_that_nobody_takes_is_no_route_with_the_words_of_a_core() -> 
         assert caught.value.elapsed_s is not None and caught.value.elapsed_s < DEADLINE_S
 
 
-async def test_aliases_in_a_circle_over_domains_are_told() -> None:
+async def test_alias_loop_across_domains_is_reported() -> None:
     async with Domains(1, 2) as domains:
         there = [Route.alias(CellAddress("x", "S2"), CellAddress("y", "S2"))]
         domains["S1"].change_routes(added=there)
@@ -161,7 +161,7 @@ async def test_aliases_in_a_circle_over_domains_are_told() -> None:
             await domains["S1"].call("x@S2", timeout=5)
 
 
-async def test_a_path_that_goes_round_and_round_is_told() -> None:
+async def test_looping_path_is_reported() -> None:
     async with Domains(1, 2) as domains:
         for name in ("S1", "S2"):
             domains[name].add_function("r", Inbox())
@@ -174,7 +174,7 @@ async def test_a_path_that_goes_round_and_round_is_told() -> None:
 # Sizes.
 
 
-async def test_a_message_too_large_for_a_peer_is_told_and_harms_nobody() -> None:
+async def test_message_too_large_for_a_peer_fails_alone() -> None:
     small = {"S2": SMALL_FRAMES}
     async with Domains(1, 3, limits_of=small) as domains:
         inbox = Inbox()
@@ -190,7 +190,7 @@ async def test_a_message_too_large_for_a_peer_is_told_and_harms_nobody() -> None
         assert await domains["S1"].call("echo@S2", b"small") == b"small"
 
 
-async def test_a_reply_too_large_for_a_peer_is_told() -> None:
+async def test_reply_too_large_for_a_peer_fails_the_call() -> None:
     small = {"S1": SMALL_FRAMES}
     async with Domains(1, 2, limits_of=small) as domains:
         domains["S2"].add_function("large", lambda message: bytes(1 << 20))
@@ -203,7 +203,7 @@ async def test_a_reply_too_large_for_a_peer_is_told() -> None:
         assert await domains["S1"].call("echo@S2", b"small") == b"small"
 
 
-async def test_news_too_large_for_a_peer_do_not_keep_others_from_them() -> None:
+async def test_update_too_large_for_a_peer_reaches_the_others() -> None:
     small = {"S1": SMALL_FRAMES}
     async with Domains(1, 3, limits_of=small) as domains:
         names = [f"queue-{n}-{'x' * 50}" for n in range(3_000)]
@@ -218,7 +218,7 @@ async def test_news_too_large_for_a_peer_do_not_keep_others_from_them() -> None:
 # The end.
 
 
-async def test_calls_in_flight_when_the_domain_stops() -> None:
+async def test_calls_in_flight_fail_when_the_domain_stops() -> None:
     async with nothing_left(), Domains(1, 2) as domains:
         gate = Gate()
         domains["S2"].add_function("slow", gate)
@@ -250,7 +250,7 @@ async def test_the_other_domain_stops_during_a_call() -> None:
         await stop
 
 
-async def test_a_handler_that_does_not_finish_is_cancelled_and_its_caller_told() -> None:
+async def test_unfinished_handler_is_cancelled_and_its_caller_answered() -> None:
     async with Domains(1, 2) as domains:
         gate = Gate()
         domains["S2"].add_function("slow", gate)

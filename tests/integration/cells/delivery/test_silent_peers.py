@@ -29,7 +29,7 @@ PATIENT = msgspec.structs.replace(
 WATCHFUL = msgspec.structs.replace(LIMITS, heartbeat_timeout_s=1.0)
 
 
-async def test_a_frozen_process_is_noticed_and_its_routes_go() -> None:
+async def test_frozen_process_is_detected_and_its_routes_withdrawn() -> None:
     async with Domains(1, 1, limits=WATCHFUL) as domains:
         core, address = domains["C1"], domains.services["C1"].address
         async with child_domain("F1", "C1", address) as process:
@@ -50,7 +50,7 @@ async def test_a_frozen_process_is_noticed_and_its_routes_go() -> None:
             assert await call == b"again"
 
 
-async def test_a_killed_process_is_noticed_at_once() -> None:
+async def test_killed_process_is_detected_at_once() -> None:
     async with Domains(1, 1) as domains:
         core, address = domains["C1"], domains.services["C1"].address
         async with child_domain("F1", "C1", address) as process:
@@ -101,7 +101,7 @@ async def test_a_slow_reader_holds_little_memory_and_nobody_else() -> None:
         assert link.statistics().waiting == 0
 
 
-async def test_news_of_routes_pass_what_waits() -> None:
+async def test_routing_updates_overtake_queued_messages() -> None:
     async with (
         Domains(1, 1, limits=PATIENT) as domains,
         forged_domain(domains["C1"], limits=PATIENT) as forged,

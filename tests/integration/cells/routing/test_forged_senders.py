@@ -72,7 +72,7 @@ SENT_ON = [
 
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("at", ["C1", "S1", "C2"])
-async def test_nobody_is_taken_for_a_domain_that_cannot_lie_behind_a_peer(
+async def test_sender_domain_not_behind_its_peer_is_refused(
     tmp_path: Path, role: Role, at: str
 ) -> None:
     authority = Authority(tmp_path)
@@ -99,7 +99,7 @@ async def test_nobody_is_taken_for_a_domain_that_cannot_lie_behind_a_peer(
         assert inbox.messages[-1].sender == CellAddress("System", "S2")
 
 
-async def test_what_begins_like_a_reply_is_looked_at_when_it_is_none(tmp_path: Path) -> None:
+async def test_forged_replies_open_no_path_for_messages(tmp_path: Path) -> None:
     """A reply may come by a way that a message may not; it must not pave that way."""
     authority = Authority(tmp_path)
     async with (
@@ -119,7 +119,7 @@ async def test_what_begins_like_a_reply_is_looked_at_when_it_is_none(tmp_path: P
         assert not inbox.messages
 
 
-async def test_a_satellite_has_nobody_behind_it_whom_nobody_knows() -> None:
+async def test_unknown_domain_behind_a_satellite_is_refused() -> None:
     async with Domains(1, 1) as domains, forged_domain(domains["C1"]) as forged:
         inbox = Inbox()
         domains["C1"].add_function("victim", inbox)
@@ -129,7 +129,7 @@ async def test_a_satellite_has_nobody_behind_it_whom_nobody_knows() -> None:
         assert not inbox.messages
 
 
-async def test_a_core_brings_messages_of_domains_that_only_it_knows() -> None:
+async def test_core_may_forward_for_domains_only_it_knows() -> None:
     async with (
         Domains(1, 1) as domains,
         forged_domain(domains["C1"], "C9", role=Role.CORE) as other,
@@ -142,7 +142,7 @@ async def test_a_core_brings_messages_of_domains_that_only_it_knows() -> None:
         assert [str(message.sender) for message in inbox.messages] == ["p@S9", "p@S8", "p@C9"]
 
 
-async def test_what_a_satellite_sends_by_another_core_is_believed() -> None:
+async def test_satellite_may_send_through_its_other_core() -> None:
     """As long as it has a tunnel to that core, or had one a moment ago."""
     async with (
         Domains(1, 0) as domains,
@@ -209,7 +209,7 @@ async def test_a_message_under_another_name_is_sent_on_by_the_domain_that_names_
 # Who may be a core.
 
 
-async def test_a_satellite_takes_no_core_that_it_was_not_told_of() -> None:
+async def test_satellite_refuses_a_core_not_in_discovery() -> None:
     """Whoever dials it would become its default route."""
     async with Domains(1, 1) as domains:
         async with MessagingService(CLUSTER, "E1", limits=LIMITS) as service:
@@ -221,7 +221,7 @@ async def test_a_satellite_takes_no_core_that_it_was_not_told_of() -> None:
         assert set(domains["S1"].links.by_domain) == {"C1"}
 
 
-async def test_who_is_not_among_the_cores_cannot_be_one(caplog: pytest.LogCaptureFixture) -> None:
+async def test_peer_not_listed_as_core_is_refused_as_core(caplog: pytest.LogCaptureFixture) -> None:
     async with Domains(2, 1, may_be_cores=["C1", "C2"]) as domains:
         for name in ("C1", "S1"):
             async with MessagingService(CLUSTER, "E1", limits=LIMITS) as service:
@@ -234,7 +234,7 @@ async def test_who_is_not_among_the_cores_cannot_be_one(caplog: pytest.LogCaptur
         assert await domains["S1"].call("echo@C2", b"x") == b"x"
 
 
-async def test_who_is_not_among_the_cores_is_not_dialed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_node_not_listed_as_core_is_not_dialed(caplog: pytest.LogCaptureFixture) -> None:
     async with (
         Domains(2, 0) as domains,
         MessagingService(CLUSTER, "S1", limits=LIMITS) as service,
@@ -247,7 +247,7 @@ async def test_who_is_not_among_the_cores_is_not_dialed(caplog: pytest.LogCaptur
         assert "S1: core C2 not dialed: its name is not in the setting cores" in caplog.text
 
 
-async def test_a_core_must_be_among_the_cores() -> None:
+async def test_core_missing_in_its_own_list_is_refused() -> None:
     async with MessagingService(CLUSTER, "C3") as service:
         with pytest.raises(ConfigError, match="'C3' is a core, but cores lists C1, C2"):
             CellDomain(service, role=Role.CORE, cores=["C2", "C1"], config=quick())

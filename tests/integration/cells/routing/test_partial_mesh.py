@@ -62,7 +62,7 @@ async def test_satellites_that_reach_some_cores_find_a_way(
         await check_all_ways(domains, "S1", "S2", *forms, timeout=timeout)
 
 
-async def test_messages_that_nobody_waits_for_find_the_way_too() -> None:
+async def test_one_way_messages_find_a_way() -> None:
     async with Domains(2, 2, reach={"S1": ["C1"], "C1": [], "C2": []}) as domains:
         inboxes = add_cells(domains, "S1")
         await domains.settled()
@@ -75,7 +75,7 @@ async def test_messages_that_nobody_waits_for_find_the_way_too() -> None:
         assert domains["S2"].statistics().resent > 0
 
 
-async def test_a_tunnel_between_cores_breaks_and_there_is_a_detour() -> None:
+async def test_broken_tunnel_between_cores_is_bypassed() -> None:
     async with Domains(3, 2, reach={"S1": ["C1"], "S2": ["C2", "C3"]}) as domains:
         add_cells(domains, "S1")
         add_cells(domains, "S2")
@@ -87,7 +87,7 @@ async def test_a_tunnel_between_cores_breaks_and_there_is_a_detour() -> None:
         await check_all_ways(domains, "S1", "S2", CELL)
 
 
-async def test_messages_that_wait_for_a_tunnel_go_another_way_when_it_breaks() -> None:
+async def test_messages_queued_for_a_broken_tunnel_are_rerouted() -> None:
     async with Domains(2, 2) as domains:
         inbox = Inbox()
         domains["S2"].add_function("sink", inbox)
@@ -112,7 +112,7 @@ async def test_messages_that_wait_for_a_tunnel_go_another_way_when_it_breaks() -
         assert sender.statistics().resent == 101
 
 
-async def test_messages_that_wait_for_the_only_tunnel_fail_when_it_breaks() -> None:
+async def test_messages_queued_for_the_only_tunnel_fail_when_it_breaks() -> None:
     async with Domains(1, 2) as domains:
         gate = Gate()
         domains["S2"].add_function("slow", gate)

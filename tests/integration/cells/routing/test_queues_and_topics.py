@@ -69,7 +69,7 @@ async def test_each_publication_reaches_every_subscriber_once() -> None:
             assert set(names_of(inbox.messages)) == {"news"}
 
 
-async def test_a_publication_nobody_wants_is_no_error() -> None:
+async def test_publication_without_subscriber_is_no_error() -> None:
     async with Domains(1, 1) as domains:
         for name in ("S1", "C1"):
             domains[name].publish("nothing", b"")
@@ -77,7 +77,7 @@ async def test_a_publication_nobody_wants_is_no_error() -> None:
         assert await domains["S1"].call("echo", b"x") == b"x"
 
 
-async def test_a_cell_beats_a_queue_and_a_topic_of_its_name() -> None:
+async def test_cell_has_precedence_over_queue_and_topic_of_its_name() -> None:
     async with Domains(1, 2) as domains:
         cell, consumer, subscriber = Inbox(), Inbox(), Inbox()
         domains["S1"].add_function("name", cell)
@@ -172,7 +172,7 @@ async def test_a_subscriber_can_stop_and_begin_again() -> None:
         assert [payload for payload in inbox.payloads if payload != b"after"] == [b"0", b"2"]
 
 
-async def test_changes_that_cannot_be_are_refused() -> None:
+async def test_impossible_subscription_changes_are_refused() -> None:
     async with Domains(1, 1) as domains:
         domain = domains["S1"]
         domain.add_function("a", Inbox(), consume=["work"])
@@ -225,7 +225,7 @@ async def test_a_drained_cell_gets_nothing_more_and_finishes(name: str) -> None:
         assert await domains["S1"].call(f"{name}@S2", b"direct") == b"direct"
 
 
-async def test_a_drain_that_takes_too_long_says_so() -> None:
+async def test_drain_beyond_its_timeout_raises() -> None:
     async with Domains(1, 1) as domains:
         gate = Gate()
         domains["S1"].add_function("worker", gate, consume=["work"])
@@ -237,7 +237,7 @@ async def test_a_drain_that_takes_too_long_says_so() -> None:
         assert await domains["S1"].drain_cell("worker", 5.0) is True
 
 
-async def test_a_drained_cell_that_consumes_again_is_found_again() -> None:
+async def test_drained_cell_that_consumes_again_receives_messages() -> None:
     async with Domains(1, 2) as domains:
         domains["S2"].add_function("worker", Inbox(), consume=["work"])
         await domains.settled()

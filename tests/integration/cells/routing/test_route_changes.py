@@ -88,7 +88,7 @@ async def test_a_listener_that_raises_harms_nothing(caplog: pytest.LogCaptureFix
         assert "C1: a callback of on_routes_changed failed" in caplog.text
 
 
-async def test_a_listener_hears_nothing_once_it_has_gone() -> None:
+async def test_removed_listener_is_not_called() -> None:
     async with Domains(1, 0) as domains:
         core, events = domains["C1"], list[str]()
         leave = core.on_routes_changed(lambda: events.append("leaves"))
@@ -110,7 +110,7 @@ async def test_a_listener_hears_nothing_once_it_has_gone() -> None:
 # How much a domain may offer.
 
 
-async def test_more_queues_than_others_can_be_told_of_are_refused() -> None:
+async def test_more_queues_than_an_advertisement_holds_are_refused() -> None:
     async with Domains(1, 1) as domains:
         domain = domains["S1"]
         domain.add_function("worker", Inbox(), consume=["first"])
@@ -133,7 +133,7 @@ async def test_more_queues_than_others_can_be_told_of_are_refused() -> None:
         assert domains["C1"].table.queues("second")
 
 
-async def test_routes_to_other_domains_are_no_offer() -> None:
+async def test_routes_to_other_domains_are_not_advertised() -> None:
     async with Domains(1, 0) as domains:
         core = domains["C1"]
         core.add_function("worker", Inbox())

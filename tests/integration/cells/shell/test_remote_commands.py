@@ -100,7 +100,7 @@ BYPASSES = ["relay@C1:{}", "*@C1:{}", "relay@S1:{}", "relay@C1:relay@C1:{}", "Sy
 
 
 @pytest.mark.parametrize("allowed", ["off", "read"])
-async def test_commands_of_others_are_answered_as_far_as_it_is_allowed(
+async def test_remote_commands_are_limited_by_the_access_setting(
     allowed: RemoteCommands, subtests: pytest.Subtests
 ) -> None:
     async with Domains(1, 1, remote_commands=allowed) as domains:
@@ -140,7 +140,7 @@ async def is_refused(domain: CellDomain, path: str, line: str) -> None:
 
 
 @pytest.mark.parametrize("allowed", ["off", "read", "change"])
-async def test_the_domain_itself_may_say_everything(allowed: RemoteCommands) -> None:
+async def test_local_commands_are_all_allowed(allowed: RemoteCommands) -> None:
     async with Domains(1, 1, remote_commands=allowed) as domains:
         await domains["C1"].add_cell(Till())
         await domains["C1"].add_cell(Till("relay"))
@@ -153,7 +153,7 @@ async def test_the_domain_itself_may_say_everything(allowed: RemoteCommands) -> 
         assert "C1 alone reports" in await domains["S1"].run_command("RoutingMgr", "check")
 
 
-async def test_others_may_change_something_where_that_is_allowed() -> None:
+async def test_remote_changes_are_allowed_where_configured() -> None:
     async with Domains(1, 1, remote_commands="change") as domains:
         await domains["C1"].add_cell(Till())
         await domains["C1"].add_cell(Parrot("parrot"))
@@ -162,7 +162,7 @@ async def test_others_may_change_something_where_that_is_allowed() -> None:
         assert await domains["S1"].run_command("System@C1", "kill till") == "till is removed"
 
 
-async def test_by_default_others_may_only_look() -> None:
+async def test_remote_commands_are_read_only_by_default() -> None:
     async with MessagingService(CLUSTER, "C1") as service:
         assert CellDomain(service).remote_commands == "read"
         with pytest.raises(ConfigError, match="remote_commands='all' must be one of off, read"):

@@ -99,7 +99,7 @@ class Forgetful(RoutingManager):
         return msgspec.structs.replace(report, peers={})
 
 
-async def test_what_is_over_a_moment_later_is_not_told() -> None:
+async def test_check_ignores_differences_that_pass() -> None:
     async with Domains(2, 1) as domains:
         forgetful = Forgetful()
         await domains["C2"].remove_cell("RoutingMgr")
@@ -126,7 +126,7 @@ async def test_cores_that_do_not_answer() -> None:
             assert not c9.endswith("ok")
 
 
-async def test_report_that_is_nonsense_or_never_comes_is_told() -> None:
+async def test_missing_or_malformed_report_is_shown() -> None:
     async with Domains(2, 0) as domains:
         await domains["C2"].remove_cell("RoutingMgr")
         domains["C2"].add_function("RoutingMgr", _answer_nonsense)
@@ -161,7 +161,7 @@ async def test_a_domain_that_is_alone() -> None:
 # lm.
 
 
-async def test_where_cores_are() -> None:
+async def test_locations_of_cores_are_listed() -> None:
     async with Domains(2, 1) as domains:
         address = domains.services["C2"].address
         (c2,) = await rows(domains["S1"], "lm@C1", "ls")
@@ -170,7 +170,7 @@ async def test_where_cores_are() -> None:
         assert c1[-3] == "us"
 
 
-async def test_cores_that_nobody_told_of() -> None:
+async def test_unlisted_cores_are_marked() -> None:
     async with Domains(1, 0) as domains:
         cores = {"C1": [domains.services["C1"].address]}
         async with (
@@ -189,7 +189,7 @@ async def test_cores_that_nobody_told_of() -> None:
             assert " ".join(c9).endswith("it - not listed by core discovery")
 
 
-async def test_cores_that_are_told_of_no_more() -> None:
+async def test_cores_removed_from_discovery_are_marked() -> None:
     async with Domains(2, 1) as domains:
         dialer = domains["S1"].dialer
         dialer.set_cores(
@@ -201,7 +201,7 @@ async def test_cores_that_are_told_of_no_more() -> None:
         assert "not listed by core discovery for" in " ".join(c2)
 
 
-async def test_how_the_search_goes() -> None:
+async def test_discovery_statistics_are_shown() -> None:
     async with Domains(1, 1) as domains:
         text = await domains["S1"].run_command("lm@C1", "info")
         fields = dict(re.findall(r"^([\w ]+): +(.*)$", text, re.MULTILINE))

@@ -89,7 +89,7 @@ async def test_cells_listed_with_pattern_are_those_that_match(domains: Domains) 
     assert await say(domains, "ps nobody") == "none"
 
 
-async def test_a_cell_at_work_is_seen(domains: Domains) -> None:
+async def test_busy_cell_is_listed_as_busy(domains: Domains) -> None:
     go_on = asyncio.Event()
 
     async def work(message: CellMessage) -> None:
@@ -109,7 +109,7 @@ class Shy(Clerk):
         raise ValueError("no")
 
 
-async def test_a_cell_that_cannot_describe_itself_hides_nobody(domains: Domains) -> None:
+async def test_failing_cell_description_hides_no_other_cell(domains: Domains) -> None:
     await domains["S2"].add_cell(Shy("shy"))
     text = await say(domains, "ps")
     assert "cannot describe itself: ValueError" in text
@@ -193,14 +193,14 @@ REFUSED_ROUTES = [
 ]
 
 
-async def test_routes_that_cannot_be_are_refused(domains: Domains) -> None:
+async def test_impossible_routes_are_refused(domains: Domains) -> None:
     before = domains["S2"].table
     for line, text in REFUSED_ROUTES:
         assert text in await refusal(domains, line), line
         assert domains["S2"].table is before
 
 
-async def test_finding_a_route_tells_the_whole_decision(domains: Domains) -> None:
+async def test_route_find_shows_the_whole_decision(domains: Domains) -> None:
     assert await say(domains, "route find papers") == (
         "queue papers@* -> clerk@S2: the consumer\n=> deliver to clerk for papers"
     )
@@ -223,7 +223,7 @@ async def test_finding_a_route_tells_the_whole_decision(domains: Domains) -> Non
     assert domains["S2"].statistics() == before
 
 
-async def test_finding_a_route_passes_over_what_drains(domains: Domains) -> None:
+async def test_route_find_skips_draining_cells(domains: Domains) -> None:
     domains["S2"].add_function("other", Inbox(), consume=["papers"])
     assert await say(domains, "drain clerk") == "clerk is drained"
     assert "deliver to other" in await say(domains, "route find papers")
@@ -243,7 +243,7 @@ async def test_a_killed_cell_is_gone_when_the_answer_comes(domains: Domains) -> 
     assert await refusal(domains, "kill clerk") == "domain S2 has no cell 'clerk'"
 
 
-async def test_cells_of_the_domain_itself_stay(domains: Domains) -> None:
+async def test_built_in_cells_cannot_be_killed_or_drained(domains: Domains) -> None:
     for cell in ("System", "RoutingMgr", "lm"):
         refused = f"{cell} is a built-in cell and cannot be"
         assert await refusal(domains, f"kill {cell}") == f"{refused} killed"
@@ -261,7 +261,7 @@ async def test_a_killed_tunnel_is_closed_and_dialed_again(domains: Domains) -> N
     assert "cannot be drained" in await refusal(domains, "drain tunnel-C2")
 
 
-async def test_a_text_is_sent(domains: Domains) -> None:
+async def test_send_command_sends_its_text(domains: Domains) -> None:
     inbox = Inbox()
     domains["S2"].add_function("box", inbox)
     assert await say(domains, "send box@S2 'two  spaces' more -- -x", "System") == "sent to box@S2"
@@ -290,7 +290,7 @@ async def test_log_lines(domains: Domains) -> None:
     )
 
 
-async def test_nothing_is_left_behind_in_logging() -> None:
+async def test_stopped_domain_leaves_no_log_handler() -> None:
     logger = logging.getLogger("postroad")
     level, handlers = logger.level, list(logger.handlers)
     async with Domains(1, 1) as domains:
@@ -302,7 +302,7 @@ async def test_nothing_is_left_behind_in_logging() -> None:
     assert logger.level == level
 
 
-async def test_commands_of_two_domains_that_wait_for_each_other_are_all_answered(
+async def test_commands_between_two_domains_do_not_deadlock(
     domains: Domains,
 ) -> None:
     commands = (

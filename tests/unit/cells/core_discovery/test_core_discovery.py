@@ -25,7 +25,7 @@ def test_a_location_reads_as_its_endpoints() -> None:
     )
 
 
-def test_what_no_core_can_have_is_refused(subtests: pytest.Subtests) -> None:
+def test_impossible_core_location_is_refused(subtests: pytest.Subtests) -> None:
     for name, endpoints, zone, complaint in [
         ("", (PLACE,), None, "must not be empty"),
         ("local", (PLACE,), None, "reserved"),
@@ -40,7 +40,7 @@ def test_what_no_core_can_have_is_refused(subtests: pytest.Subtests) -> None:
             CoreLocation(name, endpoints, zone)
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zookeeper_without_the_extra_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "postroad.cluster.discovery.zookeeper_session", raising=False)
     monkeypatch.setitem(sys.modules, "kazoo", None)
     with pytest.raises(MissingExtraError, match=r"core discovery .* the extra 'zookeeper'"):

@@ -70,7 +70,7 @@ async def test_calls_and_messages_share_one_order() -> None:
     assert handler.log == expected
 
 
-async def test_a_call_after_which_others_get_their_turn_counts_as_work_at_once() -> None:
+async def test_call_that_yields_the_loop_counts_as_work_at_once() -> None:
     shop, handler = Workshop(), Mixed()
     runner = shop.add("a", handler)
     for _ in range(_CALLS_BEFORE_YIELD - 1):
@@ -111,7 +111,7 @@ async def test_a_slow_cell_does_not_hold_up_others_and_uses_its_concurrency() ->
     assert sorted(gate.finished) == PAYLOADS[:10]
 
 
-async def test_many_waiting_messages_leave_others_their_turn() -> None:
+async def test_many_queued_messages_yield_to_other_tasks() -> None:
     shop, inbox = Workshop(), Inbox()
     turns: list[int] = []
 
@@ -185,7 +185,7 @@ async def test_a_coroutine_that_calls_its_own_cell_gets_an_answer_with_more_conc
     assert await shop.call("a", b"outer") == b"outer inner"
 
 
-async def test_a_coroutine_that_calls_its_own_cell_alone_is_told_in_time() -> None:
+async def test_coroutine_calling_its_own_serial_cell_times_out() -> None:
     """It waits for itself; nothing worse comes of it than a time-out."""
     shop = Workshop()
 
@@ -207,7 +207,7 @@ async def test_a_coroutine_that_calls_its_own_cell_alone_is_told_in_time() -> No
     assert shop.pending == 0
 
 
-async def test_full_mailbox_refuses_and_what_was_refused_is_never_handled() -> None:
+async def test_full_mailbox_refuses_and_never_handles_the_refused() -> None:
     shop, gate = Workshop(CellsConfig(mailbox_messages_max=10)), Gate()
     runner = shop.add("a", gate)
     taken, refused = [], []
@@ -275,7 +275,7 @@ async def test_a_peer_that_floods_leaves_room_for_others() -> None:
     assert replies == {envelope.id for envelope in [*flood[:34], *quiet]}
 
 
-async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
+async def test_expired_message_is_answered_without_handling() -> None:
     shop, gate = Workshop(), Gate()
     runner = shop.add("a", gate)
     dock = shop.connect("C1")
@@ -307,7 +307,7 @@ async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
     assert [failure.code for failure in dock.failures()] == [MessageExpiredError.code] * 2
 
 
-async def test_the_way_back_needs_time_too() -> None:
+async def test_time_for_the_reply_is_reserved() -> None:
     """A tenth of the time is kept: an answer that comes too late is of no use."""
     shop, gate = Workshop(), Gate()
     runner = shop.add("a", gate)
@@ -325,7 +325,7 @@ async def test_the_way_back_needs_time_too() -> None:
     assert [failure.code for failure in dock.failures()] == [MessageExpiredError.code]
 
 
-async def test_end_refuses_what_waits_and_cancels_what_is_worked_on() -> None:
+async def test_stop_refuses_queued_messages_and_cancels_running_handlers() -> None:
     shop, gate = Workshop(), Gate()
     runner = shop.add("a", gate)
     dock = shop.connect("C1")
@@ -342,7 +342,7 @@ async def test_end_refuses_what_waits_and_cancels_what_is_worked_on() -> None:
     assert sorted("stopped" in failure.text for failure in dock.failures()) == [False, True, True]
 
 
-async def test_idle_is_told_to_everybody_who_waits() -> None:
+async def test_every_waiter_for_idle_is_woken() -> None:
     shop, gate = Workshop(), Gate()
     runner = shop.add("a", gate)
     shop.send_nowait("a", b"1")

@@ -83,7 +83,9 @@ def async_handler(make: Callable[[], BaseException]) -> Callable[[CellMessage], 
 
 
 @each_failure
-async def test_a_handler_raises(make: Callable[[], BaseException], code: int, text: str) -> None:
+async def test_raising_handler_is_reported_to_the_caller(
+    make: Callable[[], BaseException], code: int, text: str
+) -> None:
     """By the long way at first, then by the short one: it makes no difference."""
     shop = Workshop()
     shop.add("a", sync_handler(make))
@@ -98,7 +100,9 @@ async def test_a_handler_raises(make: Callable[[], BaseException], code: int, te
 
 
 @each_failure
-async def test_a_coroutine_raises(make: Callable[[], BaseException], code: int, text: str) -> None:
+async def test_raising_coroutine_is_reported_to_the_caller(
+    make: Callable[[], BaseException], code: int, text: str
+) -> None:
     if isinstance(make(), StopIteration):
         # Python itself makes this of it.
         text = "coroutine raised StopIteration"
@@ -114,7 +118,7 @@ async def test_a_coroutine_raises(make: Callable[[], BaseException], code: int, 
 
 @pytest.mark.parametrize("make_handler", [sync_handler, async_handler])
 @each_failure
-async def test_a_caller_elsewhere_is_told(
+async def test_failure_is_sent_to_a_remote_caller(
     make: Callable[[], BaseException], code: int, text: str, make_handler: Any
 ) -> None:
     shop = Workshop()
@@ -132,7 +136,7 @@ async def test_a_caller_elsewhere_is_told(
 
 
 @pytest.mark.parametrize("make", [make for make, *_ in FAILURES])
-async def test_nobody_waits_and_it_is_only_counted(
+async def test_failure_of_a_one_way_message_is_counted(
     make: Callable[[], BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     shop = Workshop()
@@ -169,7 +173,7 @@ UNSENDABLE = [object(), "\ud800", datetime.datetime(2020, 1, 1, tzinfo=Unreliabl
 
 
 @pytest.mark.parametrize("result", UNSENDABLE, ids=["object", "surrogate", "raising"])
-async def test_what_cannot_be_sent_back_is_an_error(result: object) -> None:
+async def test_unencodable_reply_is_an_error(result: object) -> None:
     shop = Workshop()
     shop.add("a", lambda message: result)
     dock = shop.connect("C1")
@@ -181,7 +185,7 @@ async def test_what_cannot_be_sent_back_is_an_error(result: object) -> None:
     assert [failure.code for failure in dock.failures()] == [ConfigError.code]
 
 
-async def test_a_failure_after_the_caller_has_gone_troubles_nobody(
+async def test_failure_after_the_caller_left_is_dropped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shop = Workshop()
@@ -228,7 +232,7 @@ def add_relay(shop: Workshop, answer: bool | BaseException) -> CellRunner:
     return runner
 
 
-async def test_a_cell_that_sends_nothing_on_or_too_far_says_so() -> None:
+async def test_failed_forward_is_answered_with_its_reason() -> None:
     shop = Workshop()
     add_relay(shop, False)
     shop.add("a", Inbox())

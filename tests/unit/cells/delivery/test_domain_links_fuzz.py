@@ -110,6 +110,6 @@ def test_planted_bug_is_found(
 
 
 @pytest.mark.parametrize("name", [target for target in TARGETS if target.startswith("cells-")])
-def test_nothing_is_found_without_one(name: str) -> None:
+def test_no_bug_is_reported_without_a_planted_one(name: str) -> None:
     mutations = by_tier(test=40, nightly=2_000, quick=10)
     assert find_failure(TARGETS[name], mutations) is None

@@ -129,7 +129,7 @@ def test_bytes_that_are_no_envelope_are_malformed(subtests: pytest.Subtests) -> 
         decode_envelope(written(version=2))
 
 
-def test_what_a_domain_in_between_looks_at() -> None:
+def test_forwarding_domain_reads_only_the_routing_part() -> None:
     data = encode_envelope(FULL)
     begin = route_prefix(data)
     assert begin == encode_route(FULL.destination, FULL.source)
@@ -169,7 +169,7 @@ def test_short_layouts_are_those_of_all_envelopes(subtests: pytest.Subtests) -> 
                     assert decode_short_reply(data, len(route)) == expected_reply
 
 
-def test_whatever_differs_from_a_short_layout_is_decoded_in_full(
+def test_other_than_short_layouts_are_decoded_in_full(
     subtests: pytest.Subtests,
 ) -> None:
     at = len(encode_route(PLAIN.destination, request().source))
@@ -216,7 +216,7 @@ def test_an_envelope_has_a_limit_at_both_ends() -> None:
         encode_envelope(long)
 
 
-def test_what_no_envelope_may_have_is_refused(subtests: pytest.Subtests) -> None:
+def test_impossible_envelope_fields_are_refused(subtests: pytest.Subtests) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"id": b"1"}, "id of 1 bytes"),
         ({"in_reply_to": b"1", "kind": MessageKind.REPLY}, "id of 1 bytes"),
@@ -262,7 +262,7 @@ def test_time_runs_down_to_nothing_and_some_is_kept_for_the_way_back() -> None:
     assert not request(kind=MessageKind.REPLY, in_reply_to=TWO, ttl_ms=0).is_expired
 
 
-def test_a_reply_goes_back_and_keeps_what_the_conversation_is() -> None:
+def test_reply_keeps_session_time_and_headers() -> None:
     question = request(session="s", ttl_ms=70, headers={"traceparent": "t"}, payload=b"question")
     reply = make_reply(question, id=TWO, payload=b"answer", content_type="text")
     assert reply == Envelope(
@@ -285,7 +285,7 @@ def test_a_reply_goes_back_and_keeps_what_the_conversation_is() -> None:
     assert make_reply(question, id=TWO, headers={"b": "2"}).headers == {"b": "2"}
 
 
-def test_what_cannot_be_answered_is_refused(subtests: pytest.Subtests) -> None:
+def test_unanswerable_envelope_is_refused(subtests: pytest.Subtests) -> None:
     for message in [
         request(source=CellPath()),
         request(source=CellPath.parse("*@C1:*@C1")),
@@ -307,7 +307,7 @@ def test_what_cannot_be_answered_is_refused(subtests: pytest.Subtests) -> None:
     assert PLAIN.source == CellPath()
 
 
-def test_everything_in_an_envelope_is_weighed() -> None:
+def test_envelope_size_counts_every_field() -> None:
     cases: list[tuple[dict[str, Any], int]] = [
         ({"payload": bytes(1_000)}, 1_000),
         ({"session": "s" * 500}, 500),

@@ -43,7 +43,7 @@ FAILED = Envelope(
 )
 
 
-def test_a_failure_is_raised_as_what_it_is_if_that_is_known(subtests: pytest.Subtests) -> None:
+def test_failure_of_a_known_code_raises_its_class(subtests: pytest.Subtests) -> None:
     for error in [NoRouteError, HopLimitExceededError, MessageExpiredError, CellBusyError]:
         with subtests.test(error=error):
             reply = make_error_reply(
@@ -73,7 +73,7 @@ class Untellable(Exception):
         raise ValueError("no text")
 
 
-def test_what_a_handler_raised_is_told_to_the_caller(subtests: pytest.Subtests) -> None:
+def test_handler_exception_is_described_to_the_caller(subtests: pytest.Subtests) -> None:
     for error, code, is_retryable, text in [
         (KeyError("x"), 0, False, "'x'"),
         (ValueError(), 0, False, "ValueError"),

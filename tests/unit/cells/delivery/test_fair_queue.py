@@ -33,7 +33,7 @@ def test_items_are_taken_first_in_first_out_whoever_offers_them() -> None:
         queue.pop()
 
 
-def test_a_flood_gets_half_and_others_find_a_place() -> None:
+def test_flood_gets_half_and_leaves_room() -> None:
     queue: FairQueue[str] = FairQueue(1000, 10_000)
     assert fill(queue, "a") == 500
     assert fill(queue, "b") == 250
@@ -59,7 +59,7 @@ def test_a_flood_gets_half_and_others_find_a_place() -> None:
     assert not queue.try_put("one more", 1, "a")
 
 
-def test_an_emptied_queue_takes_anything_and_remembers_nobody() -> None:
+def test_empty_queue_accepts_any_size_and_forgets_senders() -> None:
     queue: FairQueue[str] = FairQueue(SIZE, 100)
     assert queue.try_put("huge", 1_000, "a")
     assert not queue.try_put("small", 1, "b")
@@ -84,7 +84,7 @@ def test_an_emptied_queue_takes_anything_and_remembers_nobody() -> None:
     assert taken == ["first", "meanwhile"]
 
 
-def test_what_is_owed_needs_a_place_but_no_share() -> None:
+def test_replies_need_capacity_but_no_share() -> None:
     queue: FairQueue[str] = FairQueue(SIZE, 100)
     assert fill(queue, "a") == 5
     for number in range(5):

@@ -81,7 +81,7 @@ async def test_second_answer_is_late_and_harmless() -> None:
     assert shop.dispatcher.statistics.replies_late == 1
 
 
-async def test_a_call_to_oneself_is_not_its_own_answer() -> None:
+async def test_call_to_itself_is_not_taken_for_its_reply() -> None:
     shop, gate = Workshop(), Gate()
     me = shop.add("me", gate)
     call = asyncio.ensure_future(shop.call("me", b"x", sender=me.cell.address))
@@ -91,7 +91,7 @@ async def test_a_call_to_oneself_is_not_its_own_answer() -> None:
     assert await call == b"x"
 
 
-async def test_a_call_waits_for_a_route_until_its_time_is_over() -> None:
+async def test_call_waits_for_a_route_until_its_timeout() -> None:
     shop = Workshop()
     with pytest.raises(NoRouteError, match="no route for nobody@local at S1") as caught:
         await shop.call("nobody", b"", wait=False)
@@ -128,7 +128,7 @@ async def test_a_cell_or_consumer_that_appears_in_time_is_found_at_once() -> Non
     assert inbox.messages[0].route_name == "work"
 
 
-async def test_no_reply_or_one_that_cannot_be_read_is_told() -> None:
+async def test_missing_or_undecodable_reply_raises() -> None:
     shop = Workshop()
     dock = shop.connect("C1")
     with pytest.raises(ReplyTimeoutError) as caught:
@@ -149,7 +149,7 @@ async def test_no_reply_or_one_that_cannot_be_read_is_told() -> None:
 
 
 @pytest.mark.parametrize("is_near", [False, True])
-async def test_a_slow_cell_nearby_is_a_time_out(is_near: bool) -> None:
+async def test_slow_local_cell_times_out(is_near: bool) -> None:
     shop, gate = Workshop(), Gate()
     runner = shop.add("slow", gate)
     if is_near:
@@ -165,7 +165,7 @@ async def test_a_slow_cell_nearby_is_a_time_out(is_near: bool) -> None:
     assert gate.finished == [b"x"]
 
 
-async def test_busy_is_told_at_once_and_not_retried_or_sent_elsewhere() -> None:
+async def test_busy_cell_fails_at_once_without_retry() -> None:
     shop, gate = Workshop(CellsConfig(mailbox_messages_max=2)), Gate()
     runner = shop.add("slow", gate)
     shop.send_nowait("slow", b"1")
@@ -187,7 +187,7 @@ async def test_busy_is_told_at_once_and_not_retried_or_sent_elsewhere() -> None:
     assert sum(len(dock.envelopes) for dock in docks) == 1
 
 
-async def test_no_route_of_a_handler_or_a_circle_of_aliases_is_told() -> None:
+async def test_no_route_of_a_handler_or_alias_loop_fails_at_once() -> None:
     shop = Workshop()
     calls = []
 
@@ -213,7 +213,7 @@ async def test_no_route_of_a_handler_or_a_circle_of_aliases_is_told() -> None:
         await shop.call("x", b"", timeout=5)
 
 
-async def test_options_that_make_no_sense_are_refused(subtests: pytest.Subtests) -> None:
+async def test_invalid_call_options_are_refused(subtests: pytest.Subtests) -> None:
     for timeout in [math.nan, 0, -1]:
         with subtests.test(timeout=timeout):
             shop = Workshop()
@@ -244,7 +244,7 @@ async def test_options_that_make_no_sense_are_refused(subtests: pytest.Subtests)
     shop.send_nowait("a", b"", timeout=math.inf)
 
 
-async def test_a_message_that_is_too_large_is_refused_every_time() -> None:
+async def test_oversized_message_is_refused_every_time() -> None:
     shop, inbox = Workshop(), Inbox()
     shop.add("a", inbox)
     large = bytes(4 << 20)
@@ -287,7 +287,7 @@ async def test_cancelled_calls_leave_nothing_behind() -> None:
     assert len(gate.finished) == 3
 
 
-async def test_calls_in_flight_are_told_that_the_domain_stops() -> None:
+async def test_calls_in_flight_fail_on_stop() -> None:
     shop = Workshop(CellsConfig(route_retry_s=30.0))
     dock = shop.connect("C1")
     call = asyncio.ensure_future(shop.call("b@S2", b""))
@@ -307,7 +307,7 @@ async def next_asked(docks: dict[str, Dock], gateways: list[str]) -> str:
     return name
 
 
-async def test_when_a_core_has_no_route_the_next_one_is_asked() -> None:
+async def test_no_route_from_a_core_tries_the_next() -> None:
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2", "C3")}
     call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
@@ -323,7 +323,7 @@ async def test_when_a_core_has_no_route_the_next_one_is_asked() -> None:
     assert len({dock.envelopes[0].id for dock in docks.values()}) == 3
 
 
-async def test_when_all_cores_have_no_route_one_of_them_is_quoted() -> None:
+async def test_no_route_from_all_cores_quotes_the_last() -> None:
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     call = asyncio.ensure_future(shop.call("b@S2", b"ask", wait=False))
@@ -336,7 +336,7 @@ async def test_when_all_cores_have_no_route_one_of_them_is_quoted() -> None:
     assert shop.pending == 0
 
 
-async def test_when_all_cores_have_no_route_they_are_asked_again_when_routes_change() -> None:
+async def test_no_route_from_all_cores_retries_after_a_route_change() -> None:
     shop = Workshop(CellsConfig(route_retry_s=30.0))
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     call = asyncio.ensure_future(shop.call("b@S2", b"ask", timeout=20))
@@ -353,7 +353,7 @@ async def test_when_all_cores_have_no_route_they_are_asked_again_when_routes_cha
     assert await call == b"found"
 
 
-async def test_the_domain_of_the_cell_has_the_last_word() -> None:
+async def test_no_route_from_the_domain_of_the_cell_is_final() -> None:
     """If the cell is not in its own domain, no other core can know better."""
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
@@ -394,7 +394,7 @@ async def test_a_full_gateway_is_passed_over_until_all_are_full() -> None:
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-async def test_a_message_nobody_waits_for_tries_the_next_core_too(
+async def test_one_way_message_without_route_tries_the_next_core(
     cores: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop = Workshop()
@@ -412,7 +412,7 @@ async def test_a_message_nobody_waits_for_tries_the_next_core_too(
     assert shop.dispatcher.statistics.resent == cores
 
 
-async def test_a_gateway_that_goes_gives_its_messages_to_another_if_there_is_one() -> None:
+async def test_lost_gateway_hands_its_messages_to_another() -> None:
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
@@ -434,7 +434,7 @@ async def test_a_gateway_that_goes_gives_its_messages_to_another_if_there_is_one
         await call
 
 
-async def test_a_message_sent_again_has_only_the_time_that_is_left() -> None:
+async def test_resent_message_has_the_remaining_time() -> None:
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2", "C3")}
     gateways: list[str] = []

@@ -15,7 +15,7 @@ def keep(resends: ResendBuffer, size: int = 0) -> Envelope:
     return envelope
 
 
-def test_a_message_is_given_once_and_counts_once() -> None:
+def test_resend_buffer_returns_each_message_once() -> None:
     resends = ResendBuffer(10, 10 * HEAD)
     envelope = keep(resends)
     sent = resends.pop(envelope.id)

@@ -204,7 +204,7 @@ def test_decision_cache_update_clears_plans() -> None:
     assert failure_of(decision_cache.decide(make_envelope("new", "p@S1")))[0] == NoRouteError.code
 
 
-def test_decision_cache_change_keeps_what_it_does_not_touch(subtests: pytest.Subtests) -> None:
+def test_decision_cache_change_keeps_unaffected_plans(subtests: pytest.Subtests) -> None:
     untouched = {"a", "b@S1", "x@S2", "q", "T", "y"}
     changes: list[tuple[str, dict[str, Any], set[str]]] = [
         ("a queue", {"added": [Route.to_queue("q", at("*@C1"))]}, {"q"}),

@@ -26,7 +26,7 @@ def test_the_ranking_is_the_same_in_every_version_and_order() -> None:
     assert all(200 < firsts[name] < 300 for name in "abcd")
 
 
-def test_little_moves_and_those_that_are_preferred_come_first() -> None:
+def test_ranking_moves_little_and_prefers_own_zone() -> None:
     moved = 0
     for key in KEYS:
         before, after = rendezvous_rank(key, ["a", "b"]), rendezvous_rank(key, ["a", "b", "c"])
@@ -81,7 +81,7 @@ def test_messages_are_spread(names: str, ids: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("ids", IDS.values(), ids=IDS.keys())
-def test_what_one_had_is_spread_over_the_others_and_nothing_else_moves(ids: list[bytes]) -> None:
+def test_removed_target_moves_only_its_share(ids: list[bytes]) -> None:
     heirs: Counter[str] = Counter()
     for id in ids:
         before, after = rank_ids(id, "abcde"), rank_ids(id, "bcde")

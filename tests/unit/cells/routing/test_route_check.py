@@ -46,7 +46,7 @@ def test_cores_that_agree_and_silence_is_not_agreement() -> None:
     assert not compare_reports({}, {}).is_consistent
 
 
-def test_a_core_that_is_behind(subtests: pytest.Subtests) -> None:
+def test_outdated_core_is_reported(subtests: pytest.Subtests) -> None:
     for advertisement, problem in [
         (KnownAdvertisement(21, 2, b"s1"), "has #2 of incarnation 21; C2 has #3 of incarnation 21"),
         (KnownAdvertisement(20, 9, b"s1"), "has #9 of incarnation 20; C2 has #3 of incarnation 21"),
@@ -70,7 +70,7 @@ def test_a_core_that_is_behind(subtests: pytest.Subtests) -> None:
     assert differences == [("S1", core, "has no advertisement of it") for core in ("C1", "C2")]
 
 
-def test_the_same_snapshot_with_other_contents(subtests: pytest.Subtests) -> None:
+def test_snapshot_with_other_contents_is_reported(subtests: pytest.Subtests) -> None:
     other = KnownAdvertisement(21, 3, b"other")
     differences = compare({"C2": C2, "S1": S1}, {"C1": C1, "S1": other})
     assert differences == [("S1", "C2", "has another #3 of incarnation 21 than C1")]

@@ -74,7 +74,7 @@ def test_a_bad_route_is_refused(subtests: pytest.Subtests) -> None:
         Route.default(C1, "a b")
 
 
-def test_routes_and_domains_say_what_they_are() -> None:
+def test_routes_and_domains_describe_themselves() -> None:
     assert str(Route.to_queue("Q", S2, "east")) == "queue Q@* -> *@S2 zone east"
     assert str(Route.default(C1)) == "default *@* -> *@C1"
 
@@ -150,7 +150,7 @@ def test_a_duplicate_is_refused_and_a_route_deleted_whatever_its_zone() -> None:
     assert "nothing" not in table
 
 
-def test_a_change_is_done_as_a_whole_or_leniently() -> None:
+def test_change_is_atomic_or_lenient() -> None:
     table = RouteTable([Route.to_queue("Q", A)])
     with pytest.raises(RouteRejectedError):
         table.changed(added=[Route.to_queue("R", A), Route.to_queue("Q", A)])
@@ -171,7 +171,7 @@ def test_a_change_is_done_as_a_whole_or_leniently() -> None:
     assert sorted(map(str, changed)) == ["queue Q@* -> a@S1", "queue R@* -> a@S1"]
 
 
-def test_tables_are_equal_by_their_routes_and_say_how_many() -> None:
+def test_tables_compare_by_routes_and_show_their_count() -> None:
     one, other = Route.to_queue("Q", A), Route.default(C1)
     assert RouteTable([one, other]) == RouteTable([other, one])
     assert RouteTable([one]) != RouteTable([other])
@@ -215,7 +215,7 @@ THROUGH_A = [
 ]
 
 
-def test_only_what_leads_elsewhere_needs_a_tunnel(subtests: pytest.Subtests) -> None:
+def test_only_remote_targets_need_a_tunnel(subtests: pytest.Subtests) -> None:
     for route in THROUGH_A:
         with subtests.test(route=route):
             check_route_target(route, domain="S1", cells={"a", "b"}, gateways={"a"})

@@ -357,7 +357,7 @@ def two_defaulting_domains() -> Network:
     return network
 
 
-def test_a_message_crosses_thirty_times_at_most() -> None:
+def test_message_makes_at_most_thirty_hops() -> None:
     journey = two_defaulting_domains().send("p@A", "x@Nowhere")
     assert len(journey.crossings) == SOURCE_HOPS_MAX
     assert [failure.code for failure in journey.failures] == [HopLimitExceededError.code]

@@ -126,7 +126,7 @@ def test_8_the_source_path_has_every_sender_and_10_nothing_leaves_a_satellite_wi
         network.nodes["S1"].add(Route.to_queue("Q", CellAddress("ghost", "S1")))
 
 
-def test_the_sender_is_told_what_failed_and_where(network: Network) -> None:
+def test_sender_receives_what_failed_and_where(network: Network) -> None:
     node = network.nodes["S2"]
     envelope = make_envelope("z@S2", "pub@S1:*@S1:*@C1", session="s", payload=b"x" * 100_000)
     failure = node.route(envelope, MessageOrigin(peer="C1")).failure

@@ -63,7 +63,7 @@ def test_only_the_last_lines_are_kept(pinboard: LogBuffer, logger: logging.Logge
     assert texts(pinboard, 2) == [str(LINES_MAX + 3), str(LINES_MAX + 4)]
 
 
-def test_exceptions_are_told_without_a_traceback(
+def test_exceptions_are_listed_without_traceback(
     pinboard: LogBuffer, logger: logging.Logger
 ) -> None:
     try:
@@ -112,7 +112,7 @@ def test_warnings_are_still_seen_where_nobody_set_up_logging(
     assert capsys.readouterr().err == "look\n"
 
 
-def test_what_others_write_is_not_written_twice(
+def test_foreign_handler_suppresses_the_fallback_output(
     pinboard: LogBuffer, logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = logging.NullHandler()
