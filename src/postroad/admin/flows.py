@@ -12,7 +12,7 @@ from postroad.core.errors import StoreLockedError, UsageError
 from postroad.durable import DurableQueues, StaticPeerDirectory, Store, store_from_url
 from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows import FlowNotFoundError, FlowsConfig, FlowStatus, FlowView, StepView
-from postroad.flows.admin import FlowAdmin
+from postroad.flows.admin import FlowAdmin, no_flow
 from postroad.flows.definition import FlowRegistry
 from postroad.flows.engine import tables
 from postroad.flows.engine.background import now_ms
@@ -76,34 +76,31 @@ class FlowsAtRest(FlowAdmin):
     """
 
     def __init__(self, store: Store, *, can_change: bool) -> None:
+        self.store = store
         # Neither of them is ever started: they only write letters for flows that are ended.
         service = MessagingService("operators", store.owner)
         mail = DurableQueues(service, store, directory=StaticPeerDirectory(), config=store.config)
-        self.config = FlowsConfig()
-        self._engine = StillEngine(mail, FlowRegistry([]), self.config)
+        self._still_engine = StillEngine(mail, FlowRegistry([]), FlowsConfig())
+        super().__init__(lambda: self._still_engine)
         self._can_change = can_change
         self._has_tables = False
 
-    @property
-    def engine(self) -> FlowEngine:
-        return self._engine
-
     async def start(self) -> None:
         """See what is there, and make ready to change it."""
-        self._has_tables = await self.engine.store.read(tables.has_tables)
+        self._has_tables = await self._engine.store.read(tables.has_tables)
         if self._has_tables and self._can_change:
-            await self._engine.open()
+            await self._still_engine.open()
 
     async def stop(self) -> None:
         """Let all go."""
-        await self._engine.close()
+        await self._still_engine.close()
 
     # Looking.
 
-    async def load_state(self, id: str) -> FlowState:
+    async def _load_state(self, id: str) -> FlowState:
         if not self._has_tables:
-            raise FlowNotFoundError(f"no flow {id} is known here: this store never had any")
-        return await super().load_state(id)
+            raise FlowNotFoundError(f"{no_flow(id)}: this store never had flows")
+        return await super()._load_state(id)
 
     async def list(
         self,
@@ -119,9 +116,6 @@ class FlowsAtRest(FlowAdmin):
 
     async def counts(self) -> dict[FlowStatus, int]:
         return await super().counts() if self._has_tables else {}
-
-    async def resolve(self, id: str) -> str:
-        return await super().resolve(id) if self._has_tables else id
 
     async def all_of(self, status: FlowStatus) -> _Ids:
         """The ids of all flows of a status, the newest first."""
@@ -140,15 +134,15 @@ class FlowsAtRest(FlowAdmin):
         self._check_can_change()
         return await super().fork(id, step)
 
-    async def delete(self, client_id: str) -> None:
+    async def delete(self, id: str) -> None:
         self._check_can_change()
-        await super().delete(client_id)
+        await super().delete(id)
 
     async def _dispatch(self, id: str, event: FlowEvent) -> None:
         """Write down what becomes of a flow, for the next start of its node."""
         self._check_can_change()
-        state = self._checked(await self.load_state(id))
-        found = await self.engine.store.read(tables.read_flow, state.id)
+        state = self._check_readable(await self._load_state(id))
+        found = await self._engine.store.read(tables.read_flow, state.id)
         if found is None or found.state.is_ended:
             raise UsageError(f"flow {id} has ended: it is {state.status}")
         trigger = _TRIGGERS.get(type(event))
@@ -166,7 +160,7 @@ class FlowsAtRest(FlowAdmin):
         state.wake_ms = 0
         state.reset_attempts()
         row = tables.state_row(state)
-        await self.engine.store.write(
+        await self._engine.store.write(
             lambda ledger: tables.update_state(ledger.database, row, with_arguments=False)
         )
 
@@ -185,7 +179,7 @@ class FlowsAtRest(FlowAdmin):
         def on_settled(mutation: FlowMutation, error: Exception | None) -> None:
             resolve_future(settled) if error is None else fail_future(settled, error)
 
-        engine, loaded = self.engine, LoadedFlow(found.state.id)
+        engine, loaded = self._engine, LoadedFlow(found.state.id)
         engine.store.submit(engine.mutations.build(loaded, machine, transition, None, on_settled))
         await settled
 

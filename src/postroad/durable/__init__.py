@@ -23,7 +23,6 @@ from postroad.durable.store import (
     store_from_url,
 )
 from postroad.durable.stored_messages import StoredMessage
-from postroad.durable.sync_transaction import SyncTransaction
 from postroad.durable.telemetry import DurableQueuesStatistics, PeerStatistics, QueueStatistics
 from postroad.durable.topic_messaging import (
     HandlerRegistration,
@@ -31,7 +30,7 @@ from postroad.durable.topic_messaging import (
     TopicMessage,
     TopicMessaging,
 )
-from postroad.durable.transaction import Transaction
+from postroad.durable.transaction import SyncTransaction, Transaction
 
 __all__ = [
     "BridgeManager",

@@ -1,19 +1,18 @@
-"""What operators do with flows: look at them, and help those that cannot help themselves."""
+"""What operators do with flows: list, inspect, signal, retry, pause, kill and fork them."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
 
 from postroad.core.errors import ConfigError, UsageError
+from postroad.durable.store import Store
 from postroad.durable.store.savepoints import outside_transaction
 from postroad.durable.store.tables.store_tables import StoreTables
-from postroad.flows.config import FlowsConfig
 from postroad.flows.engine import tables
 from postroad.flows.engine.background import now_ms
 from postroad.flows.engine.engine import FlowEngine
@@ -39,24 +38,23 @@ from postroad.flows.machine.state import (
 from postroad.flows.machine.status import FlowStatus
 from postroad.flows.sessions.messages import is_valid_name
 
-_PURGE_BATCH = 500
 _SEED_BYTES = 16
 _LIST_MAX = 1_000
 
 
 class FlowView(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow, as people see it."""
+    """A flow, as operators see it."""
 
     id: str
     name: str
     version: int
     status: FlowStatus
     started_at: float
-    """When it was begun, or forked."""
+    """When it was started or forked."""
     ended_at: float | None
     client_id: str | None
     peer: str | None
-    """The node it responds to."""
+    """The node whose session it answers."""
     run: int
     progress: str | None
     wakes_at: float | None
@@ -64,21 +62,21 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     error_id: str | None
     detail: str | None
-    """Where the error happened."""
+    """The shortened traceback of the error."""
     forked_from: str | None
-    """The flow whose steps it began with."""
+    """The flow that it was forked from."""
     forked_step: int | None
-    """The first step that is its own."""
+    """The first step that it ran itself."""
     arguments: Any = None
-    """What it was begun with, by name if its code is known; only where one flow is shown."""
+    """By name if its code is known; only where a single flow is shown."""
     result: Any = None
-    """What it returned, if it has; likewise."""
+    """What it returned; only where a single flow is shown."""
     waits_for: list[str] = []
-    """What its code waits for, as `signal arrived`; likewise, and only while the node runs it."""
+    """What its code waits for, such as `signal arrived`; only of a single flow that runs."""
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
-    """A step, as people see it."""
+    """A step of a flow, as operators see it."""
 
     number: int
     place: str
@@ -90,7 +88,7 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def flow_view(state: FlowState) -> FlowView:
-    """A flow, as people see it."""
+    """Build the view of a flow from its state."""
     failure = state.failure
     error = None if failure is None else failure.error
     forked = state.forked_from or None
@@ -116,7 +114,7 @@ def flow_view(state: FlowState) -> FlowView:
 
 
 def step_view(number: int, entry: HistoryEntry) -> StepView:
-    """A step, as people see it."""
+    """Build the view of a step from its history entry."""
     error = entry.error
     return StepView(
         number=number,
@@ -144,35 +142,33 @@ _Steps: TypeAlias = list[StepView]
 _Records: TypeAlias = list[HistoryEntry]
 
 
-class FlowAdmin(ABC):
-    """Looks at flows and changes what becomes of them; every change is durable when it returns."""
+class FlowAdmin:
+    """Lets operators look at flows and change them; changes are durable when a method returns.
 
-    config: FlowsConfig
+    A flow is named by its id or by the client id that it was started with.
+
+    Args:
+        get_engine: returns the engine of the flows; raises UsageError while they do not run.
+    """
+
+    def __init__(self, get_engine: Callable[[], FlowEngine]) -> None:
+        self._get_engine = get_engine
 
     @property
-    @abstractmethod
-    def engine(self) -> FlowEngine:
-        """What runs them; only while running."""
+    def _engine(self) -> FlowEngine:
+        return self._get_engine()
 
-    async def load_state(self, id: str) -> FlowState:
-        """What is in the store of a flow; raises FlowNotFoundError if there is none.
+    async def _load_state(self, id: str) -> FlowState:
+        return await load_flow_state(self._engine.store, id)
 
-        What is in memory of it is ahead of that, and could still be undone.
-        """
-        state = await self.engine.store.read(tables.read_state, _parse(id))
-        if state is None:
-            raise FlowNotFoundError(f"no flow {id} is known here")
-        return state
-
-    def _checked(self, state: FlowState) -> FlowState:
-        """The head of a flow that something may happen to; raises UsageError if nothing may."""
+    def _check_readable(self, state: FlowState) -> FlowState:
         if state.status is FlowStatus.UNREADABLE and state.failure is not None:
             raise UsageError(
                 f"flow {format_flow_id(state.id)} is unreadable: {state.failure.detail}"
             )
         return state
 
-    # Looking.
+    # Reading.
 
     async def list(
         self,
@@ -182,36 +178,28 @@ class FlowAdmin(ABC):
         before: str | None = None,
         limit: int = 100,
     ) -> _Views:
-        """Flows, the newest first.
+        """Return flows, the newest first.
 
         Args:
-            status: only those of this one.
-            name: only those of this one.
-            before: only those begun before this one.
-            limit: as many as that.
+            status: only flows of this status.
+            name: only flows of this name.
+            before: id of a flow: only flows that were started before it.
+            limit: the most flows to return, up to 1,000.
         """
         if not 0 < limit <= _LIST_MAX:
             raise ConfigError(f"limit={limit} must be from 1 to {_LIST_MAX}")
         status_filter = None if status is None else _status(status)
         last = None if before is None else _parse(before)
-        states = await self.engine.store.read(tables.list_states, status_filter, name, last, limit)
+        states = await self._engine.store.read(tables.list_states, status_filter, name, last, limit)
         return [flow_view(state) for state in states]
 
     async def counts(self) -> dict[FlowStatus, int]:
-        """How many flows there are of each status that occurs."""
-        return await self.engine.store.read(tables.count_by_status)
-
-    async def resolve(self, id: str) -> str:
-        """The id of a flow, of which its id or its client id is given."""
-        if not is_flow_id(id):
-            state = await self.engine.store.read(tables.find_by_client_id, id)
-            if state is not None:
-                return format_flow_id(state.id)
-        return id
+        """Return the number of flows of each status that occurs."""
+        return await self._engine.store.read(tables.count_by_status)
 
     async def show(self, id: str) -> FlowView:
-        """One flow."""
-        state = await self.load_state(id)
+        """Return one flow, or raise FlowNotFoundError."""
+        state = await self._load_state(id)
         return msgspec.structs.replace(
             flow_view(state),
             arguments=self._arguments_of(state),
@@ -221,14 +209,14 @@ class FlowAdmin(ABC):
 
     def _arguments_of(self, state: FlowState) -> Any:
         arguments = _readable(state.arguments or None)
-        definition = self.engine.machines.definition_of(state)
+        definition = self._engine.machines.definition_of(state)
         if definition is None or not isinstance(arguments, (list, tuple)):
             return arguments
         args, kwargs = arguments
         return definition.name_arguments(args, kwargs)
 
     def _waits_for(self, state: FlowState) -> _Texts:
-        loaded = self.engine.loaded_flows.get(state.id)
+        loaded = self._engine.loaded_flows.get(state.id)
         machine = None if loaded is None else loaded.machine
         if machine is None or machine.code is None or state.status is not FlowStatus.RUNNING:
             return []
@@ -237,101 +225,114 @@ class FlowAdmin(ABC):
         ]
 
     async def history(self, id: str) -> _Steps:
-        """The steps of a flow, in the order they were done."""
-        state = await self.load_state(id)
-        entries = await self.engine.store.read(tables.read_steps, state.id)
+        """Return the completed steps of a flow, in the order of their completion."""
+        state = await self._load_state(id)
+        entries = await self._engine.store.read(tables.read_steps, state.id)
         return [step_view(number, entry) for number, entry in enumerate(entries)]
 
     async def query(self, id: str, name: str) -> Any:
         """Call a query handler of a running flow, as set with `ctx.set_query_handler`."""
-        with outside_transaction(self.engine.store):
+        with outside_transaction(self._engine.store):
             return await self._query(id, name)
 
     async def _query(self, id: str, name: str) -> Any:
         while True:
-            state = await self.load_state(id)
+            state = await self._load_state(id)
             if state.status is not FlowStatus.RUNNING:
-                raise UsageError(f"flow {id} is {state.status}: only one that runs answers")
-            loaded = await self.engine.pin(state.id)
+                raise UsageError(
+                    f"cannot query flow {id}: it is {state.status}; only running flows can be "
+                    "queried"
+                )
+            loaded = await self._engine.pin(state.id)
             try:
                 handlers = {} if loaded.ctx is None else loaded.ctx.query_handlers
                 if name not in handlers:
                     names = ", ".join(sorted(handlers)) or "none"
-                    raise UsageError(f"flow {id} answers no query {name!r}; it answers: {names}")
+                    raise UsageError(
+                        f"flow {id} has no handler for query {name!r}; its queries are: {names}"
+                    )
                 value = handlers[name]()
                 machine = loaded.machine
                 if machine is not None and machine.has_deferred:
-                    self.engine.commit(loaded, machine, machine.record_deferred(), None)
-                # Code runs ahead of the disk, and what it says may not have happened after all.
+                    self._engine.commit(loaded, machine, machine.record_deferred(), None)
+                # Code runs ahead of its commits: the value counts once they are durable.
                 if await loaded.is_durable():
                     return value
             finally:
-                self.engine.unpin(loaded)
+                self._engine.unpin(loaded)
 
     # Changing.
 
     async def _live_state(self, id: str) -> FlowState:
-        """The head of a flow to which something may happen, from memory if it is there."""
-        loaded = self.engine.loaded_flows.get(_parse(id))
+        """Return the state of a flow that has not ended, from memory if it is loaded."""
+        number = await self._number_of(id)
+        loaded = self._engine.loaded_flows.get(number)
         if loaded is not None and loaded.machine is not None:
             return loaded.machine.state
-        state = self._checked(await self.load_state(id))
+        state = self._check_readable(await self._load_state(format_flow_id(number)))
         if state.is_ended:
             raise UsageError(f"flow {id} has ended: it is {state.status}")
         return state
 
+    async def _number_of(self, id: str) -> int:
+        return parse_flow_id(id) if is_flow_id(id) else (await self._load_state(id)).id
+
     async def _dispatch(self, id: str, event: FlowEvent) -> None:
-        number = _parse(id)
-        if number not in self.engine.loaded_flows:
+        number = await self._number_of(id)
+        if number not in self._engine.loaded_flows:
             await self._live_state(id)
-        with outside_transaction(self.engine.store):
+        with outside_transaction(self._engine.store):
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.engine.dispatch(number, event, done)
+            self._engine.dispatch(number, event, done)
             await done
 
     async def signal(self, id: str, name: str, value: Any = None) -> None:
-        """Send a signal to a flow; it waits there until the code asks for it.
+        """Send a signal to a flow, where it is stored until the code waits for it.
 
         Raises:
-            SignalBufferFullError: `signal_buffer_max` of them wait there already.
-            WrongSignalError: the code asks for no such signal, or for one of another type.
+            SignalBufferFullError: `signal_buffer_max` unread signals are stored already.
+            WrongSignalError: the code waits for no such signal, or for one of another type.
         """
         if not is_valid_name(name):
-            raise UsageError(f"no signal can be called {name!r}: 1 to 200 characters")
+            raise UsageError(f"signal name {name!r} must have 1 to 200 characters")
         encoded = values.encode_value(value, f"signal {name!r}")
-        definition = self.engine.machines.definition_of(await self._live_state(id))
+        definition = self._engine.machines.definition_of(await self._live_state(id))
         if definition is not None:
             definition.check_signal(name, encoded)
         await self._dispatch(id, SignalReceived(name, encoded))
 
     async def retry(self, id: str) -> None:
-        """Try a flow again that is parked, or waits to be tried again."""
+        """Retry a flow that is parked or waits for its next attempt."""
         await self._dispatch(id, FlowRetryRequested())
 
     async def pause(self, id: str) -> None:
-        """Have a flow rest; what is said to it is kept."""
+        """Pause a flow until `resume`; its messages and signals are stored meanwhile."""
         await self._dispatch(id, FlowPauseRequested())
 
     async def resume(self, id: str) -> None:
-        """Have a flow go on that was paused."""
+        """Resume a paused flow."""
         await self._dispatch(id, FlowResumeRequested())
 
     async def kill(self, id: str, reason: str = "killed by an operator") -> None:
-        """End a flow; everybody it talks to is told that it has failed."""
+        """End a flow; the flows that it has sessions with are notified of its failure."""
         await self._dispatch(id, FlowKillRequested(reason))
 
     async def fork(self, id: str, step: int) -> str:
-        """Begin a flow anew from one of its steps, as another flow; returns the id of that one.
+        """Start another flow from a step of this one, and return its id.
 
-        Everything before that step counts as done. What comes after may not depend on a session
-        that was opened before: two flows cannot have one.
+        The steps before count as completed. Later steps cannot use a session that was opened
+        before, because two flows cannot share one.
         """
-        number = self._checked(await self.load_state(id)).id
-        state, entries = await self.engine.store.read(tables.read_run, number)
+        number = self._check_readable(await self._load_state(id)).id
+        state, entries = await self._engine.store.read(tables.read_run, number)
         if state.initiated_by is not None:
-            raise UsageError(f"flow {id} responds to another one, which knows only this one")
+            raise UsageError(
+                f"cannot fork flow {id}: it responds to another flow, which knows only this one"
+            )
         if not 0 <= step <= len(entries):
-            raise UsageError(f"flow {id} has steps 0 to {len(entries) - 1}: there is no {step}")
+            raise UsageError(
+                f"cannot fork flow {id} from step {step}: it has steps 0 to {len(entries) - 1}"
+            )
         shared_entries = entries[:step]
         for number, entry in enumerate(shared_entries):
             if entry.sessions:
@@ -344,7 +345,7 @@ class FlowAdmin(ABC):
     async def _fork(self, state: FlowState, entries: _Records) -> str:
         copy = msgspec.structs.replace(
             state,
-            id=self.engine.new_id(),
+            id=self._engine.new_id(),
             status=FlowStatus.PAUSED,
             client_id=None,
             failure=None,
@@ -356,49 +357,45 @@ class FlowAdmin(ABC):
             forked_from=ForkOrigin(state.id, len(entries), now_ms()),
         )
         copy.clear_suspicion()
-        # What it draws from here on is its own: the other one may have used the same already.
+        # The original may have drawn the following random values already.
         copy.add_fork_seed(len(entries), os.urandom(_SEED_BYTES))
 
         def write(stored: StoreTables) -> None:
             tables.insert_state(stored.database, tables.state_row(copy))
             tables.insert_steps(stored.database, copy.id, 0, entries)
 
-        await self.engine.store.write(write)
+        await self._engine.store.write(write)
         id = format_flow_id(copy.id)
         await self.resume(id)
         return id
 
-    async def delete(self, client_id: str) -> None:
-        """Let go of a flow that was begun under an id and has ended, with its result."""
-        state = await self.engine.store.read(tables.find_by_client_id, client_id)
-        if state is None:
-            raise FlowNotFoundError(f"no flow was begun as {client_id!r}")
+    async def delete(self, id: str) -> None:
+        """Delete a flow that has ended, with its result."""
+        state = await self._load_state(id)
         if not state.is_ended:
-            raise UsageError(f"the flow begun as {client_id!r} is {state.status}: it has not ended")
-        id = state.id
-        await self.engine.store.write(lambda stored: tables.delete_flow(stored.database, id))
-
-    async def purge_expired(self) -> None:
-        """Let go of all that ended long ago."""
-        config = self.config
-        for has_client, retention_s in (
-            (False, config.retention_s),
-            (True, config.client_id_retention_s),
-        ):
-            before_ms = now_ms() - round(retention_s * 1000)
-            while True:
-                old = await self.engine.store.read(
-                    tables.list_ended_before, before_ms, _PURGE_BATCH, has_client=has_client
-                )
-                if old:
-                    await self.engine.store.write(functools.partial(_delete, ids=old))
-                if len(old) < _PURGE_BATCH:
-                    break
+            raise UsageError(f"cannot delete flow {id}: it is {state.status} and has not ended")
+        await self._engine.store.write(lambda stored: tables.delete_flow(stored.database, state.id))
 
 
-def _delete(stored: StoreTables, ids: list[int]) -> None:
-    for id in ids:
-        tables.delete_flow(stored.database, id)
+async def load_flow_state(store: Store, id: str) -> FlowState:
+    """Read the state of a flow by its id or client id; raises FlowNotFoundError.
+
+    The state in memory may be ahead of it and may still be rolled back.
+    """
+    if is_flow_id(id):
+        state = await store.read(tables.read_state, parse_flow_id(id))
+    else:
+        state = await store.read(tables.find_by_client_id, id)
+    if state is None:
+        raise FlowNotFoundError(no_flow(id))
+    return state
+
+
+def no_flow(id: str) -> str:
+    """Return the text of the error for a flow that does not exist."""
+    if is_flow_id(id):
+        return f"this node has no flow {id}"
+    return f"no flow has the id or client id {id!r}; ids have 16 digits and letters"
 
 
 def _parse(id: str) -> int:
@@ -406,7 +403,7 @@ def _parse(id: str) -> int:
         return parse_flow_id(id)
     except ValueError:
         raise FlowNotFoundError(
-            f"{id!r} is no id of a flow: those have 16 digits and letters"
+            f"{id!r} is no id of a flow: ids have 16 digits and letters"
         ) from None
 
 
@@ -415,4 +412,4 @@ def _status(status: FlowStatus | str) -> FlowStatus:
         return FlowStatus(status)
     except ValueError:
         statuses = ", ".join(status.value for status in FlowStatus)
-        raise ConfigError(f"no flow is ever {status!r}; there are: {statuses}") from None
+        raise ConfigError(f"status={status!r} must be one of: {statuses}") from None

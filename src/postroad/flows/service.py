@@ -14,17 +14,19 @@ from postroad.core.errors import ConfigError, PostroadError, StoreError, UsageEr
 from postroad.core.timing import backoff
 from postroad.durable import DurableQueues
 from postroad.durable.store.savepoints import check_not_in_transaction, outside_transaction
+from postroad.flows.admin import FlowAdmin, load_flow_state, no_flow
 from postroad.flows.config import FlowsConfig
 from postroad.flows.definition import FlowDefinition, FlowRegistry
 from postroad.flows.engine import tables
+from postroad.flows.engine.background import purge_expired
 from postroad.flows.engine.engine import FlowEngine
+from postroad.flows.engine.execution import FlowExecution
 from postroad.flows.engine.session_receiver import SessionReceiver
 from postroad.flows.errors import FlowKilledError, FlowNotFoundError
 from postroad.flows.machine import values
 from postroad.flows.machine.events import FlowAdmitted
 from postroad.flows.machine.state import FlowState, format_flow_id
 from postroad.flows.machine.status import FlowStatus
-from postroad.flows.node_admin import NodeFlowAdmin
 from postroad.flows.schedules.scheduler import FlowScheduler, FlowSchedules
 from postroad.flows.tracing import start_flow_span, store_trace
 
@@ -78,7 +80,7 @@ class FlowHandle(Generic[R]):
             async with asyncio.timeout(timeout):
                 state = await engine.wait_result(self._number)
         if state is None:
-            raise FlowNotFoundError(f"no flow {self.id} is known any more")
+            raise FlowNotFoundError(no_flow(self.id))
         return state
 
     def __repr__(self) -> str:
@@ -109,8 +111,9 @@ class FlowService(Lifecycle):
         config: all sizes and times.
 
     Attributes:
-        admin: what operators do with flows: list, pause, retry, kill, drain.
-        schedules: start flows again and again.
+        admin: what operators do with flows: list, pause, retry, kill, fork.
+        schedules: start flows at the times of cron expressions.
+        execution: drain the node, pause its steps.
     """
 
     def __init__(
@@ -124,8 +127,9 @@ class FlowService(Lifecycle):
         self.config = config or FlowsConfig()
         self._engine: FlowEngine | None = None
         self._receiver: SessionReceiver | None = None
-        self.admin = NodeFlowAdmin(self)
+        self.admin = FlowAdmin(lambda: self.engine)
         self.schedules = FlowSchedules(self, self._start)
+        self.execution = FlowExecution(lambda: self.engine, self.schedules.wake)
         self._starting: dict[str, asyncio.Future[None]] = {}
         self._purge_task: asyncio.Task[None] | None = None
         # The task that stops everything, once somebody wants that.
@@ -151,7 +155,7 @@ class FlowService(Lifecycle):
             raise UsageError(f"{claims[_CLAIM]} at this store already: a node has its flows once")
         self.queues.store.claim(_CLAIM, "flows run")
         engine = self._engine = FlowEngine(self.queues, self.registry, self.config)
-        self.admin.attach(engine)
+        self.execution.attach(engine)
         try:
             CLAIMED.hit()
             await engine.open()
@@ -180,7 +184,7 @@ class FlowService(Lifecycle):
 
     def _start_stopping(self) -> None:
         engine, self._engine = self._engine, None
-        self.admin.attach(None)
+        self.execution.attach(None)
         if engine is not None:
             loop = asyncio.get_running_loop()
             self._stop_task = loop.create_task(self._stop(engine), name="postroad flows stop")
@@ -211,7 +215,7 @@ class FlowService(Lifecycle):
         while True:
             pause_s = _PURGE_INTERVAL_S
             try:
-                await self.admin.purge_expired()
+                await purge_expired(self.engine.store, self.config)
                 failures = 0
             except Exception as error:
                 if self._engine is None:
@@ -291,12 +295,12 @@ class FlowService(Lifecycle):
         """The flow that was begun under an id; raises FlowNotFoundError if none was."""
         state = await self.engine.store.read(tables.find_by_client_id, client_id)
         if state is None:
-            raise FlowNotFoundError(f"no flow was begun as {client_id!r}")
+            raise FlowNotFoundError(f"no flow has the client id {client_id!r}")
         return self._handle_of(state)
 
     async def get_handle(self, id: str) -> FlowHandle[Any]:
         """A flow by its own id; raises FlowNotFoundError if there is none."""
-        return self._handle_of(await self.admin.load_state(id))
+        return self._handle_of(await load_flow_state(self.engine.store, id))
 
     def _handle_of(self, state: FlowState) -> FlowHandle[Any]:
         definition = self.registry.find(state.name)
@@ -311,9 +315,9 @@ class FlowService(Lifecycle):
         """Call a query handler of a running flow, as set with `ctx.set_query_handler`."""
         return await self.admin.query(id, name)
 
-    async def delete(self, client_id: str) -> None:
-        """Delete a flow that was started under a client id and has ended, with its result."""
-        await self.admin.delete(client_id)
+    async def delete(self, id: str) -> None:
+        """Delete a flow that has ended, with its result, by its id or client id."""
+        await self.admin.delete(id)
 
     def __repr__(self) -> str:
         state = "not running" if self._engine is None else "running"

@@ -232,7 +232,7 @@ class Node(Lifecycle):
     async def _start_flows(self, app: App) -> None:
         """Have flows begun from now on; what their steps may use is not there yet."""
         flows = FlowService(self.queues, app.flows, self.config.flows.tuning)
-        flows.admin.pause_steps()
+        flows.execution.pause_steps()
         await self._enter(Part.FLOWS, flows)
 
     async def _open(self, app: App) -> None:
@@ -291,7 +291,7 @@ class Node(Lifecycle):
         # What was at work until now may have begun flows, and waited for them.
         if not self.config.has(Layer.FLOWS):
             return 0
-        return await self.flows.admin.drain_steps(max(0.0, ends_s - time.monotonic()))
+        return await self.flows.execution.drain_steps(max(0.0, ends_s - time.monotonic()))
 
     def ask_to_stop(self) -> None:
         """Have whoever runs this node as a process stop it, as at SIGTERM."""

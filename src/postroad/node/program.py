@@ -52,8 +52,8 @@ class Program:
             await self._stack.enter_async_context(app.lifespan(self._node))
         await self._open_cells()
         if self._has(Layer.FLOWS):
-            self._stack.push_async_callback(self._node.flows.admin.halt_steps)
-            self._node.flows.admin.resume_steps()
+            self._stack.push_async_callback(self._node.flows.execution.halt_steps)
+            self._node.flows.execution.resume_steps()
         self._stack.push_async_callback(self._stop_consuming, _GRACE_S)
         if self._events is not None:
             await self._events.start()

@@ -213,7 +213,7 @@ def test_fork_is_another_flow(path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert result_of(path, copy) == "fork"
     assert status_of(path, id, capsys) == "running"
     assert run(["flow", "fork", "--store", str(path), id, "9"]) == 1
-    assert "there is no 9" in capsys.readouterr().err
+    assert "from step 9: it has steps 0 to" in capsys.readouterr().err
 
 
 def test_running_node_is_looked_at_and_left_alone(
@@ -239,10 +239,10 @@ def test_unknown_flows_stores_and_verbs_are_told(
     nobody = "0" * 14 + "77"
     assert run(["flow", "show", "--store", str(path), nobody]) == 3
     assert capsys.readouterr().err == (
-        f"postroad: no flow {nobody} is known here\nTry: postroad flow ls\n"
+        f"postroad: this node has no flow {nobody}\nTry: postroad flow ls\n"
     )
     assert run(["flow", "kill", "--store", str(path), "no id", "--yes"]) == 3
-    assert "is no id of a flow" in capsys.readouterr().err
+    assert "no flow has the id or client id 'no id'" in capsys.readouterr().err
     store = str(tmp_path / "none.db")
     assert run(["flow", "ls", "--store", store]) == 1
     assert run(["flow", "retry", "--store", store, "--all"]) == 1

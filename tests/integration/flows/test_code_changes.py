@@ -329,5 +329,5 @@ async def test_a_responder_with_another_name_goes_on_with_its_sessions(nodes: Fl
         assert len(await beta.flows.admin.list(FlowStatus.RUNNING)) == 1
         await beta.flows.signal(view.id, "go", 10)
     assert [await it.result(DEADLINE_S) for it in handles] == [11] * 4
-    assert await beta.flows.admin.drain(timeout=10) == 0
+    assert await beta.flows.execution.drain(timeout=10) == 0
     await beta.until_listed("after", FlowStatus.COMPLETED, 4)

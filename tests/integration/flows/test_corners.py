@@ -180,7 +180,7 @@ async def test_parked_flows_leave_room_for_others(nodes: FlowNodes) -> None:
 
 async def test_what_a_drained_node_holds_is_begun_by_the_next_start(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(add, add_for_others)
-    assert await beta.flows.admin.drain(timeout=1) == 0
+    assert await beta.flows.execution.drain(timeout=1) == 0
     handle = await alpha.begin(add, "beta", 1, 2)
     (held,) = await beta.until_listed("add_for_others", FlowStatus.HELD)
     await beta.restart_flows()
@@ -197,11 +197,11 @@ async def test_those_who_wait_for_room_do_not_begin_while_the_node_drains(
 
     alpha = await nodes.start("alpha", single)
     first, second = [await alpha.begin(single, number) for number in range(2)]
-    assert await alpha.flows.admin.drain(timeout=0.01) == 1
+    assert await alpha.flows.execution.drain(timeout=0.01) == 1
     await alpha.flows.signal(first.id, "go", 10)
-    assert await alpha.flows.admin.drain(timeout=10) == 0
+    assert await alpha.flows.execution.drain(timeout=10) == 0
     assert (await alpha.flows.admin.show(second.id)).status is FlowStatus.QUEUED
-    await alpha.flows.admin.undrain()
+    await alpha.flows.execution.undrain()
     await alpha.flows.signal(second.id, "go", 20)
     assert await second.result(DEADLINE_S) == 21
 

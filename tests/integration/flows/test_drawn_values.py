@@ -89,7 +89,7 @@ async def test_a_query_cannot_draw_what_belongs_to_the_code(nodes: FlowNodes) ->
     with pytest.raises(UsageError, match="belong to the code of the flow"):
         await alpha.flows.query(handle.id, "draw")
     await alpha.flows.signal(handle.id, "go", "on")
-    state = await alpha.flows.admin.load_state(handle.id)
+    state = await alpha.state_of(handle.id)
     expected = random.Random(state.seed + (1).to_bytes(8)).getrandbits(128)
     assert await alpha.result(handle.id) == str(uuid.UUID(int=expected, version=4))
 
@@ -174,7 +174,7 @@ async def test_values_come_from_the_entropy_in_the_head_as_they_always_did(
     alpha = await nodes.start("alpha", charge)
     handle = await alpha.begin(charge, is_again=True)
     await alpha.until_steps(handle.id, 4)
-    entropy = (await alpha.flows.admin.load_state(handle.id)).seed
+    entropy = (await alpha.state_of(handle.id)).seed
     numbers = random.Random(entropy + (1).to_bytes(8))
     expected = [str(uuid.UUID(int=numbers.getrandbits(128), version=4)) for _ in range(4)]
     await alpha.restart_flows()

@@ -9,7 +9,7 @@ import pytest
 
 from postroad.core.errors import StoreUnavailableError
 from postroad.core.limits import FLOW_VALUE_BYTES_MAX
-from postroad.durable import MemoryDisk, MemoryStore, Transaction
+from postroad.durable import MemoryDisk, MemoryStore, Store, Transaction
 from postroad.flows import (
     INJECTED,
     FlowContext,
@@ -22,7 +22,7 @@ from postroad.flows import (
     flow,
     service,
 )
-from postroad.flows.engine import step_executor, tables
+from postroad.flows.engine import background, step_executor, tables
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.flows.nodes import FlowNodes
 
@@ -210,16 +210,16 @@ async def test_what_ended_long_ago_is_forgotten_although_the_store_was_away_once
     for handle in handles:
         assert await alpha.result(handle.id) == 1
     failed: list[Exception] = []
-    forget_old = alpha.flows.admin.purge_expired
+    purge_expired = background.purge_expired
 
-    async def spied() -> None:
+    async def spied(store: Store, config: FlowsConfig) -> None:
         try:
-            await forget_old()
+            await purge_expired(store, config)
         except Exception as error:
             failed.append(error)
             raise
 
-    monkeypatch.setattr(alpha.flows.admin, "purge_expired", spied)
+    monkeypatch.setattr("postroad.flows.service.purge_expired", spied)
     disk.is_read_only = True
     await eventually(lambda: bool(failed), "the store was away when something was to be forgotten")
     disk.is_read_only = False

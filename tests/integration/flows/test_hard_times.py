@@ -347,10 +347,10 @@ async def test_all_queued_flows_begin_when_there_is_no_limit_any_more(nodes: Flo
 @pytest.mark.usefixtures("few_at_once")
 async def test_all_held_flows_begin_when_the_node_begins_flows_again(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(listen, speak)
-    await beta.flows.admin.drain(timeout=0)
+    await beta.flows.execution.drain(timeout=0)
     handles = [await alpha.begin(listen, "beta") for _ in range(MANY)]
     held = await beta.until_listed("speak", FlowStatus.HELD, MANY)
-    await beta.flows.admin.undrain()
+    await beta.flows.execution.undrain()
     for it in held:
         await beta.until(it.id, FlowStatus.RUNNING)
         await beta.flows.signal(it.id, "go", True)

@@ -147,7 +147,7 @@ async def test_a_result_is_told_while_a_late_letter_is_looked_at(nodes: FlowNode
         await session.receive(str)
 
     alpha, beta = await nodes.pair(shouts, listens)
-    await beta.flows.admin.drain()
+    await beta.flows.execution.drain()
     handle = await alpha.begin(shouts)
     assert await alpha.result(handle.id) == "shouted"
     await beta.until_listed("listens", FlowStatus.HELD)
@@ -159,5 +159,5 @@ async def test_a_result_is_told_while_a_late_letter_is_looked_at(nodes: FlowNode
         asked.set_result(asyncio.get_running_loop().create_task(again.result(DEADLINE_S)))
 
     with faults.arm_fault_point("flows.session.received", on_letter):
-        await beta.flows.admin.undrain()
+        await beta.flows.execution.undrain()
         assert await (await asked) == "shouted"

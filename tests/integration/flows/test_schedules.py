@@ -207,11 +207,11 @@ class TestMissedTimes:
     async def test_a_node_that_drains_begins_nothing(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
         await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
-        assert await node.flows.admin.drain(DEADLINE_S) == 0
+        assert await node.flows.execution.drain(DEADLINE_S) == 0
         clock.set("12:05:30")
         await until_looked_at(clock)
         assert await times_of(node) == []
-        await node.flows.admin.undrain()
+        await node.flows.execution.undrain()
         await until_times(node, "12:05:00Z")
 
 
@@ -262,7 +262,7 @@ class TestEndsInBetween:
         assert begun.client_id == "schedule:slow:2026-11-16T12:01:00Z"
         await node.flows.signal(begun.id, "go", "done")
         assert await node.result(begun.id) == "done"
-        assert await node.flows.admin.drain(DEADLINE_S) == 0
+        assert await node.flows.execution.drain(DEADLINE_S) == 0
 
     async def test_one_changed_meanwhile_begins_nothing(
         self, nodes: FlowNodes, clock: Clock
@@ -288,7 +288,7 @@ class TestEndsInBetween:
             await eventually(is_paused, "the schedule is paused")
             await until_looked_at(clock)
         assert await times_of(node) == []
-        assert await node.flows.admin.drain(DEADLINE_S) == 0
+        assert await node.flows.execution.drain(DEADLINE_S) == 0
 
 
 class TestLimits:

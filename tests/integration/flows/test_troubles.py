@@ -433,10 +433,10 @@ async def test_a_flow_that_was_tried_and_goes_on_is_not_suspected_any_more(
         await alpha.stop_flows()
         disk.is_read_only = False
         await alpha.start_flows()
-    assert (await alpha.flows.admin.load_state(handle.id)).is_suspect
+    assert (await alpha.state_of(handle.id)).is_suspect
 
     async def is_acquitted() -> bool:
-        state = await alpha.flows.admin.load_state(handle.id)
+        state = await alpha.state_of(handle.id)
         return state.status is FlowStatus.RUNNING and not state.is_suspect
 
     await eventually(is_acquitted, "it is not suspected any more")

@@ -123,9 +123,9 @@ class Operator:
         should_drain = self._wishes.is_draining
         if should_drain and not self._is_draining:
             self._is_draining = True
-            await self._flows.admin.drain(timeout=0.1)
+            await self._flows.execution.drain(timeout=0.1)
         elif self._is_draining and not should_drain:
-            await self._flows.admin.undrain()
+            await self._flows.execution.undrain()
             self._is_draining = False
 
     async def _look(self) -> None:

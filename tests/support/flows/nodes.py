@@ -20,6 +20,8 @@ from postroad.flows import (
     FlowStatus,
     FlowView,
 )
+from postroad.flows.admin import load_flow_state
+from postroad.flows.machine.state import FlowState
 from postroad.net import Address
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.mail_pairs import QUICK, Station, running_station
@@ -121,6 +123,10 @@ class FlowNode:
                 raise
             history = await self.flows.admin.history(handle.id)
             raise AssertionError(f"{handle!r} does not end: {view}, {history}") from None
+
+    async def state_of(self, id: str) -> FlowState:
+        """The state of a flow in the store."""
+        return await load_flow_state(self.station.mail.store, id)
 
     async def until(self, id: str, status: FlowStatus) -> FlowView:
         """Wait until a flow is where it is meant to be, in the store too."""

@@ -9,7 +9,15 @@ import msgspec
 
 from postroad.admin.errors import InvalidRequest, NotFound, ProgramFailed, nearest_or_all
 from postroad.core.errors import PostroadError, UsageError
-from postroad.flows import FlowDefinition, FlowStatus, FlowView, ScheduleView, StepView
+from postroad.flows import (
+    FlowDefinition,
+    FlowNotFoundError,
+    FlowService,
+    FlowStatus,
+    FlowView,
+    ScheduleView,
+    StepView,
+)
 from postroad.flows.machine import values
 from postroad.flows.machine.status import TERMINAL_STATUSES
 
@@ -94,7 +102,7 @@ async def list_flows(
 async def count_flows(office: Office) -> FlowCountView:
     """How many flows there are of each status."""
     counts = await office.flows.counts()
-    is_draining = office.is_running and office.node.flows.admin.is_draining
+    is_draining = office.is_running and office.node.flows.execution.is_draining
     return FlowCountView(
         statuses={status.value: count for status, count in counts.items()},
         is_draining=is_draining,
@@ -104,13 +112,13 @@ async def count_flows(office: Office) -> FlowCountView:
 @operation("flow.show")
 async def show_flow(office: Office, id: str) -> FlowView:
     """One flow, by its id or by what it was begun as."""
-    return await office.flows.show(await office.flows.resolve(id))
+    return await office.flows.show(id)
 
 
 @operation("flow.history")
 async def show_history(office: Office, id: str) -> list[StepView]:
     """The steps of a flow, in the order they were done."""
-    return await office.flows.history(await office.flows.resolve(id))
+    return await office.flows.history(id)
 
 
 @operation("flow.query")
@@ -132,7 +140,7 @@ async def wait_for_result(
 ) -> ResultView:
     """Wait until a flow has ended, by its id or by what it was begun as; what came of it."""
     flows = office.node.flows
-    handle = await flows.get_handle(await flows.admin.resolve(id))
+    handle = await flows.get_handle(id)
     try:
         state = await handle.wait(timeout_s)
     except TimeoutError:
@@ -194,7 +202,7 @@ async def begin_flow(
     if definition is None:
         known = [definition.name for definition in flows.registry]
         raise NotFound(f"node {office.name} has no flow {flow!r}{nearest_or_all(flow, known)}")
-    if client_id is None or await flows.admin.resolve(client_id) == client_id:
+    if client_id is None or not await _is_started(flows, client_id):
         _check_arguments(definition, arguments, encoded)
     args: list[Any] = []
     if encoded is not None:
@@ -204,6 +212,14 @@ async def begin_flow(
     else:
         begun = await flows.start_flow_with_id(client_id, definition, *args, **arguments)
     return await flows.admin.show(begun.id)
+
+
+async def _is_started(flows: FlowService, client_id: str) -> bool:
+    try:
+        await flows.get_by_client_id(client_id)
+    except FlowNotFoundError:
+        return False
+    return True
 
 
 def _check_arguments(
@@ -282,13 +298,13 @@ async def signal_flow(office: Office, id: str, name: str, value: Any = None) -> 
 @operation("flow.drain", Effect.CHANGE)
 async def drain_flows(office: Office, timeout_s: Seconds = 30.0) -> DrainView:
     """Begin no new flows, here or for others, and wait for those that run."""
-    return DrainView(left=await office.node.flows.admin.drain(timeout_s))
+    return DrainView(left=await office.node.flows.execution.drain(timeout_s))
 
 
 @operation("flow.undrain", Effect.CHANGE)
 async def undrain_flows(office: Office) -> FlowCountView:
     """Begin new flows again: those that were held, and what schedules have missed."""
-    await office.node.flows.admin.undrain()
+    await office.node.flows.execution.undrain()
     return await count_flows(office)
 
 

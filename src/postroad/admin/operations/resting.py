@@ -23,4 +23,4 @@ async def at_rest(location: str, *, can_change: bool) -> AsyncIterator[StoreOffi
     """
     opened = changing_flows(location) if can_change else reading_flows(location)
     async with opened as flows:
-        yield StoreOffice(DurableQueuesAdmin(flows.engine.store), flows)
+        yield StoreOffice(DurableQueuesAdmin(flows.store), flows)

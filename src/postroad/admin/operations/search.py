@@ -132,10 +132,10 @@ def _dead_hit(dead: DeadLetter) -> HitView:
 
 async def _of_flows(office: Office, text: str) -> AsyncIterator[HitView]:
     try:
-        flow = await office.flows.show(await office.flows.resolve(text.lower()))
+        flow = await office.flows.show(text.lower())
     except PostroadError:
         try:
-            flow = await office.flows.show(await office.flows.resolve(text))
+            flow = await office.flows.show(text)
         except PostroadError:
             return
     begun_as = f", begun as {flow.client_id}" if flow.client_id else ""

@@ -1,8 +1,9 @@
-"""Background tasks of the engine, reads that are retried, and the timer of flows not in memory."""
+"""Background tasks of the engine, reads with retry, the wake-up timer, and retention."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -11,6 +12,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from postroad.core.errors import StoreError
 from postroad.durable import Store
 from postroad.durable.store.backends.backend import StoreConnection
+from postroad.durable.store.tables.store_tables import StoreTables
+from postroad.flows.config import FlowsConfig
 from postroad.flows.engine import tables
 
 logger = logging.getLogger("postroad.flows")
@@ -19,13 +22,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LOADING_MAX = 1_024
-"""As many flows are read at once where there are many to read."""
+"""The most flows that are loaded at the same time."""
 _RETRY_INITIAL_DELAY_S = 0.05
 _RETRY_MAX_DELAY_S = 5.0
 
 
 class BackgroundTasks:
-    """Tasks that go on meanwhile."""
+    """Tracked background tasks of the engine."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -33,7 +36,7 @@ class BackgroundTasks:
         self._is_closed = False
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
-        """Do something meanwhile; nothing, once closed."""
+        """Run a coroutine in a task; does nothing once closed."""
         if self._is_closed:
             coroutine.close()
             return
@@ -47,12 +50,12 @@ class BackgroundTasks:
             logger.error("%s failed", task.get_name(), exc_info=error)
 
     async def wait_for_capacity(self, most: int) -> None:
-        """Wait until no more than so many go on."""
+        """Wait until at most `most` tasks run."""
         while len(self._tasks) > most:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:
-        """Stop all of them."""
+        """Cancel all tasks and wait for their end."""
         self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -66,31 +69,31 @@ async def read_with_retry(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:
-    """Read from a store, however long that is away."""
+    """Read from the store, and retry for as long as it is unavailable."""
     attempt = 0
     while True:
         try:
             return await store.read(function, *args, **kwargs)
         except StoreError as error:
             attempt += 1
-            logger.debug("a flow cannot be read: %s", error)
+            logger.debug("cannot read a flow, retrying: %s", error)
             await asyncio.sleep(
                 min(_RETRY_INITIAL_DELAY_S * 2.0 ** min(attempt, 16), _RETRY_MAX_DELAY_S)
             )
 
 
-_PAGE_SIZE = 256
-# A wall clock may jump; looking from time to time makes up for it.
+_SCAN_BATCH = 256
+# A wall clock may jump; periodic scans make up for it.
 _RESCAN_INTERVAL_S = 30.0
 _STORE_RETRY_MS = 1_000
 
 
 class WakeupTimer:
-    """One timer for all flows that sleep in the store.
+    """One timer for all sleeping flows in the store.
 
     Args:
-        store: where they are.
-        wake: takes up a flow; waits if there are too many at once.
+        store: contains the flows.
+        wake: resumes a flow; waits while too many are being loaded.
     """
 
     def __init__(self, store: Store, wake: Callable[[int], Awaitable[None]]) -> None:
@@ -103,7 +106,7 @@ class WakeupTimer:
         self._is_closed = False
 
     def set(self, due_ms: int) -> None:
-        """Look at the latest when something is due."""
+        """Scan at `due_ms`, or earlier."""
         if self._is_closed:
             return
         if self._timer is not None:
@@ -121,34 +124,34 @@ class WakeupTimer:
                 self.scan(), name="postroad flows that are due"
             )
         else:
-            # It goes on with what is due now when it has done with what was.
+            # The running scan may have passed flows that are due now.
             self.set(now_ms() + _STORE_RETRY_MS)
 
     async def scan(self) -> None:
-        """Take up those whose time has come, and set the timer for the next."""
+        """Resume the flows that are due, and set the timer for the next."""
         after = 0
         try:
             while True:
                 now = now_ms()
-                ids = await self._store.read(tables.list_due, now, after, _PAGE_SIZE)
+                ids = await self._store.read(tables.list_due, now, after, _SCAN_BATCH)
                 for id in ids:
                     await self._wake(id)
-                if len(ids) < _PAGE_SIZE:
+                if len(ids) < _SCAN_BATCH:
                     break
                 after = ids[-1]
             next_ms = await self._store.read(tables.next_wakeup_ms, now)
         except StoreError as error:
-            logger.debug("no flow can be woken now: %s", error)
+            logger.debug("cannot wake flows now, retrying: %s", error)
             next_ms = now_ms() + _STORE_RETRY_MS
         except Exception:
-            # Nobody else would wake the others.
-            logger.exception("flows that are due could not be woken")
+            # Without another scan the other flows would never wake.
+            logger.exception("cannot wake the flows that are due, retrying")
             next_ms = now_ms() + _STORE_RETRY_MS
         if next_ms is not None:
             self.set(next_ms)
 
     async def close(self) -> None:
-        """Wake nobody any more."""
+        """Stop the timer and a running scan."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -158,5 +161,30 @@ class WakeupTimer:
 
 
 def now_ms() -> int:
-    """The time of this machine."""
+    """Return the wall clock of this machine."""
     return time.time_ns() // 1_000_000
+
+
+_PURGE_BATCH = 500
+
+
+async def purge_expired(store: Store, config: FlowsConfig) -> None:
+    """Delete the flows that ended longer ago than the configured retention."""
+    for has_client, retention_s in (
+        (False, config.retention_s),
+        (True, config.client_id_retention_s),
+    ):
+        before_ms = now_ms() - round(retention_s * 1000)
+        while True:
+            ids = await store.read(
+                tables.list_ended_before, before_ms, _PURGE_BATCH, has_client=has_client
+            )
+            if ids:
+                await store.write(functools.partial(_delete_flows, ids=ids))
+            if len(ids) < _PURGE_BATCH:
+                break
+
+
+def _delete_flows(stored: StoreTables, ids: list[int]) -> None:
+    for id in ids:
+        tables.delete_flow(stored.database, id)

@@ -13,7 +13,7 @@ from postroad.durable import SyncTransaction, Transaction
 from postroad.durable.store import Store
 from postroad.durable.store.backends.backend import DatabaseRow
 from postroad.durable.store.savepoints import SavepointTransaction
-from postroad.durable.sync_transaction import call_in_thread
+from postroad.durable.transaction import call_in_thread
 from postroad.flows.machine.commands import RunStep
 from postroad.flows.machine.history import Position
 from postroad.flows.steps import Source, StepId, step_signature

@@ -21,7 +21,7 @@ from postroad.durable.injection import (
     name_of,
 )
 from postroad.durable.store.worker_threads import ThreadRunner
-from postroad.durable.sync_transaction import call_in_thread
+from postroad.durable.transaction import call_in_thread
 
 from .queue import Queue
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, NoReturn, TypeVar, overload
 from postroad.core.errors import UsageError
 from postroad.durable import SyncTransaction, Transaction
 from postroad.durable.names import validate_queue_name
-from postroad.durable.sync_transaction import current_thread_call
+from postroad.durable.transaction import current_thread_call
 from postroad.node.current import current_node
 
 from .codec import Codec, type_name
