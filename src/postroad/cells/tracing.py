@@ -49,7 +49,6 @@ def may_carry_trace(data: bytes) -> bool:
 
 
 def record_forward_span(node: str, envelope: Envelope, onward: str) -> Envelope:
-    """Record a forward as a span, and return the envelope with that span as its parent."""
     context = tracing.extract_context(envelope.headers)
     if context is None or envelope.kind is not MessageKind.MESSAGE:
         return envelope

@@ -104,7 +104,10 @@ class ClusterAgent(Lifecycle):
         if datagrams and service.uses_tls:
             raise ConfigError("datagrams would bypass TLS; leave datagrams off")
         self.service = service
-        self.config = _fit_to_frames(config or MembershipConfig(), service)
+        config = config or MembershipConfig()
+        # Packets fit into frames of the connection.
+        stream_bytes_max = min(config.stream_bytes_max, service.limits.frame_bytes_max // 2)
+        self.config = msgspec.structs.replace(config, stream_bytes_max=stream_bytes_max)
         self._discovery = StaticDiscovery([]) if discovery is None else discovery
         self._properties = validate_properties(properties or {}, self.config)
         self._uses_datagrams = not service.uses_tls if datagrams is None else datagrams
@@ -149,7 +152,10 @@ class ClusterAgent(Lifecycle):
         self._closed = self._loop.create_future()
         self._machine = machine = self._create_machine(self.service.address)
         try:
-            self._subscribe()
+            try:
+                self.service.serve(SUBJECT, self._on_request)
+            except ConfigError:
+                raise UsageError(f"service {self.service.name!r} has an agent already") from None
             self.service.set_duplicate_name_callback(self._on_duplicate_name_caller)
             self._is_subscribed = True
             if self._uses_datagrams:
@@ -172,12 +178,6 @@ class ClusterAgent(Lifecycle):
         if self._is_stopped:
             raise self._stopped_while_starting()
         self._log_joined()
-
-    def _subscribe(self) -> None:
-        try:
-            self.service.serve(SUBJECT, self._on_request)
-        except ConfigError:
-            raise UsageError(f"service {self.service.name!r} has an agent already") from None
 
     def _log_joined(self) -> None:
         names = [member.name for member in self.members]
@@ -220,7 +220,7 @@ class ClusterAgent(Lifecycle):
             self._timer.cancel()
         if self._is_subscribed:
             self.service.unsubscribe(SUBJECT)
-            self.service.clear_duplicate_name_callback()
+            self.service.set_duplicate_name_callback(None)
             self.service.set_hello_membership(False)
         await self._transport.drain()
         self._listeners.close(self.failure)
@@ -490,9 +490,3 @@ class ClusterAgent(Lifecycle):
             return f"<ClusterAgent {self.service.name} not started>"
         members = len(self._machine.members())
         return f"<ClusterAgent {self.service.name} {self._machine.phase.value}, {members} members>"
-
-
-def _fit_to_frames(config: MembershipConfig, service: MessagingService) -> MembershipConfig:
-    """Return the config with packets that fit into frames of the connection."""
-    stream_bytes_max = min(config.stream_bytes_max, service.limits.frame_bytes_max // 2)
-    return msgspec.structs.replace(config, stream_bytes_max=stream_bytes_max)

@@ -38,7 +38,6 @@ class MembershipEventStream:
         self.is_closed = False
 
     def put(self, event: MembershipEvent) -> None:
-        """Add an event."""
         if len(self._unread) >= _UNREAD_MAX:
             self._unread.clear()
             self.close(
@@ -99,12 +98,10 @@ class MembershipListeners:
         self._listeners.append(listener)
 
     def remove(self, listener: MembershipListener) -> None:
-        """Stop calling the listener."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
     def open_stream(self) -> MembershipEventStream:
-        """Return a new stream."""
         stream = MembershipEventStream(self._waiting)
         self._streams.append(weakref.ref(stream))
         if self._is_closed:

@@ -335,7 +335,6 @@ class ClusterMessaging:
         self._log.log(key, asyncio.get_running_loop().time(), text, *args)
 
     def statistics(self) -> ClusterMessagingStatistics:
-        """Return a copy of the counters."""
         return msgspec.structs.replace(self._statistics)
 
     def __repr__(self) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from postroad.cluster.membership import OutgoingPacket
 from postroad.core import Address, ThrottledLogger
@@ -74,7 +73,6 @@ class PacketTransport:
             self.datagrams.subscribe(subject, listener)
 
     def unsubscribe(self, subject: str) -> None:
-        """Remove the listeners of the subject."""
         self._listeners.pop(subject, None)
         if self.datagrams is not None:
             self.datagrams.unsubscribe(subject)
@@ -84,7 +82,9 @@ class PacketTransport:
         if self.datagrams is not None and not send.is_stream:
             self.send_datagram(send.address, subject, send.payload)
         elif len(self._streams) < _STREAMS_MAX:
-            self._start_task(self._send_over_tcp(send, subject, timeout_s))
+            task = asyncio.ensure_future(self._send_over_tcp(send, subject, timeout_s))
+            self._streams[task] = None
+            task.add_done_callback(self._streams.pop)
         else:
             self.dropped += 1
 
@@ -122,11 +122,6 @@ class PacketTransport:
         """Warn that a peer rejects this node until its configuration changes."""
         now = asyncio.get_running_loop().time()
         self._log.log(str(address), now, "cannot connect to %s: %s", address, error)
-
-    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(coroutine)
-        self._streams[task] = None
-        task.add_done_callback(self._streams.pop)
 
     async def drain(self) -> None:
         """Wait for packets in flight, for a limited time."""

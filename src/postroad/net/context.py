@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from postroad.core import Address, Limits, ThrottledLogger, tracing
-from postroad.core.errors import RemoteProtocolError
 from postroad.net.statistics import NetworkCounters
 from postroad.wire import UnfinishedFrames, WireConfig
 
@@ -51,12 +50,6 @@ class ConnectionContext:
         """Change fields of the hello that new connections send."""
         hello = msgspec.structs.replace(self.config.hello, **changes)
         self.config = msgspec.structs.replace(self.config, hello=hello)
-
-    def count_protocol_error(self, error: RemoteProtocolError) -> None:
-        """Count a protocol error, in total and by its class."""
-        self.counters.protocol_errors += 1
-        kind = type(error).__name__
-        self.protocol_errors_by_kind[kind] = self.protocol_errors_by_kind.get(kind, 0) + 1
 
     def warn(self, key: str, now: float, text: str, *args: object) -> None:
         """Log a warning, at most once per interval for its key."""

@@ -240,7 +240,7 @@ class DatagramService(Lifecycle):
         cached = self._hosts.get(target)
         if cached is not None and asyncio.get_running_loop().time() < cached[1]:
             return cached[0]
-        if self._transport is None or not _is_literal(target.host, self._family()):
+        if self._transport is None or not self._is_literal(target.host):
             return None
         # A literal address needs no lookup, which could wait behind slow names.
         self._cache_host(target, (target.host, target.port), math.inf)
@@ -250,6 +250,14 @@ class DatagramService(Lifecycle):
         if len(self._hosts) >= _HOSTS_MAX:
             self._hosts.clear()
         self._hosts[target] = (resolved, until)
+
+    def _is_literal(self, host: str) -> bool:
+        """Whether the host is a literal address of the family of the socket."""
+        try:
+            socket.inet_pton(self._family(), host)
+        except (OSError, ValueError):
+            return False
+        return True
 
     def _family(self) -> int:
         """Return the address family of the socket, by the shape of its name."""
@@ -317,15 +325,6 @@ class DatagramService(Lifecycle):
     def __repr__(self) -> str:
         state = f"at {self._address}" if self._transport is not None else "not running"
         return f"<DatagramService {self.name} {state}>"
-
-
-def _is_literal(host: str, family: int) -> bool:
-    """Whether the host is a literal address of this family."""
-    try:
-        socket.inet_pton(family, host)
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 class _DatagramProtocol(asyncio.DatagramProtocol):

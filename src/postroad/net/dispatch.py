@@ -129,7 +129,6 @@ def to_payload(result: HandlerReturn, subscription: Subscription) -> bytes | Han
 
 
 def error_reply(error: BaseException, subscription: Subscription) -> HandlerReply:
-    """Return the reply for an exception that a handler raised."""
     logger.debug("handler of %r failed", subscription.subject, exc_info=error)
     text = _text_of(error)[:_TEXT_CHARS_MAX].encode("utf-8", "replace")
     if isinstance(error, ProtocolError):
@@ -147,7 +146,6 @@ def _text_of(error: BaseException) -> str:
 
 
 def no_handler_reply(subject: str) -> HandlerReply:
-    """Return the reply for a subject without a handler."""
     return HandlerReply(ReplyStatus.NO_HANDLER, subject.encode(), retryable=True)
 
 

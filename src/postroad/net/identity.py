@@ -176,7 +176,6 @@ def _new_incarnation() -> int:
 
 
 def new_nonce() -> bytes:
-    """Return random bytes that are used once."""
     return secrets.token_bytes(NONCE_BYTES)
 
 

@@ -77,7 +77,8 @@ class LoopbackTransport:
             if isinstance(reply, bytes):
                 return reply
             failure = reply
-        raise error_from_result(_to_reply_frame(failure), subject)
+        frame = ReplyFrame(0, failure.status, failure.payload, failure.code, failure.retryable)
+        raise error_from_result(frame, subject)
 
     async def _handle(
         self, subscription: Subscription, payload: bytes, deadline: float
@@ -190,7 +191,3 @@ class LoopbackTransport:
             self._stopped.update(unfinished)
             for task in unfinished:
                 task.cancel()
-
-
-def _to_reply_frame(reply: HandlerReply) -> ReplyFrame:
-    return ReplyFrame(0, reply.status, reply.payload, reply.code, reply.retryable)

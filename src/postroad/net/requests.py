@@ -57,7 +57,9 @@ def error_from_result(result: RequestResult, subject: str) -> MessagingError:
     if result.status == ReplyStatus.NO_HANDLER:
         # Older peers send only the subject, if anything; then a retry may help.
         is_transient = result.retryable or text in (subject, "")
-        return NoHandlerError(_no_handler_text(text, subject), retryable=is_transient)
+        if text in (subject, ""):
+            text = f"the peer has no handler for {subject!r}"
+        return NoHandlerError(text, retryable=is_transient)
     if result.status == ReplyStatus.STOPPING:
         return NoHandlerError(text or "the peer is stopping")
     if result.status == ReplyStatus.PROTOCOL_FAILED:
@@ -74,13 +76,6 @@ def stopped_while_in_flight() -> ConnectionDown:
             "the service stopped while the request was in flight", outcome=Outcome.UNKNOWN
         )
     )
-
-
-def _no_handler_text(text: str, subject: str) -> str:
-    """Return the text of a missing handler; peers of older versions send only the subject."""
-    if text and text != subject:
-        return text
-    return f"the peer has no handler for {subject!r}"
 
 
 Payload: TypeAlias = bytes | bytearray | memoryview
@@ -143,13 +138,12 @@ class RequestAttempt:
         except MessagingError as error:
             raise self._annotate(error) from error.__cause__
         except TimeoutError:
-            raise self._annotate(self._connect_timeout_error(last_failure(self.target))) from None
-
-    def _connect_timeout_error(self, reason: str | None) -> MessagingError:
-        detail = f"; the last attempt: {reason}" if reason else ", or the peer reads too slowly"
-        return ReplyTimeoutError(
-            f"no connection in time{detail}", outcome=Outcome.NOT_SENT, retryable=True
-        )
+            reason = last_failure(self.target)
+            detail = f"; the last attempt: {reason}" if reason else ", or the peer reads too slowly"
+            error = ReplyTimeoutError(
+                f"no connection in time{detail}", outcome=Outcome.NOT_SENT, retryable=True
+            )
+            raise self._annotate(error) from None
 
     def _annotate(self, error: MessagingError) -> MessagingError:
         return error.with_context(
@@ -186,7 +180,6 @@ def wrong_peer_error(
 
 
 def validate_message(subject: str, payload: Payload) -> bytes:
-    """Return the payload as immutable bytes."""
     try:
         size = len(subject.encode())
     except UnicodeEncodeError:

@@ -225,14 +225,11 @@ class MessagingService(Lifecycle):
     def _not_started(self, field: str) -> UsageError:
         return UsageError(f"service {self.name!r} has no {field} yet; start() it first")
 
-    def set_duplicate_name_callback(self, callback: Callable[[Address, int], None]) -> None:
+    def set_duplicate_name_callback(self, callback: Callable[[Address, int], None] | None) -> None:
         """Call back with address and incarnation of each peer that connects with this name."""
-        self._check_running()
+        if callback is not None:
+            self._check_running()
         self._context.on_duplicate_name = callback
-
-    def clear_duplicate_name_callback(self) -> None:
-        """Remove the callback for duplicate names."""
-        self._context.on_duplicate_name = None
 
     def set_hello_membership(self, is_member: bool) -> None:
         """Set whether new connections announce this node as a member of its cluster."""

@@ -423,7 +423,6 @@ class WireConnection:
         self.send_heartbeats()
 
     def data_to_send(self, now: float) -> list[bytes]:
-        """Return and clear the queued bytes."""
         queued = self.outgoing.copy()
         if queued:
             self._last_write = now

@@ -62,7 +62,6 @@ class WireConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_codec(config: WireConfig, version: int) -> Codec:
-    """Return the codec of the profile and version."""
     frame_bytes_max = config.limits.frame_bytes_max
     if version >= 3:
         return Version3Codec(frame_bytes_max)

@@ -52,7 +52,6 @@ class Datagram(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def sender(self) -> Address:
-        """The address the sender advertises."""
         return Address(self.host, self.port)
 
 

@@ -34,7 +34,6 @@ class DeadlineMap(Generic[Waiter]):
             self.next_deadline = deadline
 
     def pop(self, id: int) -> Waiter | None:
-        """Remove and return the waiter with this id, or None."""
         entry = self.entries.pop(id, None)
         return None if entry is None else entry[0]
 
@@ -50,7 +49,6 @@ class DeadlineMap(Generic[Waiter]):
         return expired
 
     def pop_all(self) -> list[tuple[int, Waiter]]:
-        """Remove and return all entries."""
         waiters = [(id, entry[0]) for id, entry in self.entries.items()]
         self.entries.clear()
         self.next_deadline = NEVER

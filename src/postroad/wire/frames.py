@@ -48,7 +48,6 @@ class ConnectionRole(enum.Enum):
 
     @property
     def opposite(self) -> ConnectionRole:
-        """The role of the peer."""
         return ConnectionRole.SERVER if self is ConnectionRole.CLIENT else ConnectionRole.CLIENT
 
 

@@ -160,7 +160,6 @@ class HeartbeatSetupResponse(msgspec.Struct, frozen=True):
 
 
 def encode_setup_request(setup: HeartbeatSetupRequest) -> bytes:
-    """Encode template 1."""
     body = _SETUP_REQUEST_BODY.pack(setup.timeout_ms, setup.sends_payload)
     return _header(_SETUP_REQUEST, len(body)) + body
 
@@ -172,7 +171,6 @@ def decode_setup_request(payload: bytes) -> HeartbeatSetupRequest:
 
 
 def encode_setup_response(setup: HeartbeatSetupResponse) -> bytes:
-    """Encode template 2."""
     body = _SETUP_RESPONSE_BODY.pack(setup.is_enabled, setup.sends_payload)
     return _header(_SETUP_RESPONSE, len(body)) + body
 
@@ -297,7 +295,6 @@ class ZeebeClientHeartbeats(Heartbeats):
         return max(last_read + self.interval_s, self._unanswered[0][1]) + reply_timeout_s
 
     def _next_request_id(self) -> int:
-        """Return the id for a heartbeat request."""
         id = self._next_id()
         self._request_ids.append(id)
         return id

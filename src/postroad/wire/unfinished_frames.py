@@ -65,7 +65,6 @@ class UnfinishedFrames:
         return Share(self, peer, owner)
 
     def set_piece(self, share: Share, size: int) -> None:
-        """Set the size of the piece that a share holds."""
         self._pieces_bytes += size - share.piece_bytes
         share.piece_bytes = size
         if size:

@@ -128,7 +128,6 @@ class BackgroundCoreDiscovery(BackgroundDiscovery[Mapping[str, CoreLocation]]):
         self._publish(MappingProxyType(others))
 
     def statistics(self) -> CoreDiscoveryStatistics:
-        """Return a copy of the counters."""
         return msgspec.structs.replace(self._counts, cores=len(self._published or ()))
 
 
@@ -162,7 +161,7 @@ class StaticCoreDiscovery(BackgroundCoreDiscovery):
         super().__init__(", ".join(self._cores) or "no cores", first_result_s=1.0)
 
     async def _discover(self) -> None:
-        self._set_connected(True)
+        self._report.set_connected(True)
         self._counts.is_registered = self._location is not None and self._local.name in self._cores
         if self._location is not None and self._cores and not self._counts.is_registered:
             self._report.warn(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from postroad.cells.addresses import Role
 from postroad.cells.core_discovery.core_discovery import BackgroundCoreDiscovery, CoreLocation
-from postroad.cluster import ClusterAgent, Member, MembershipEvent
+from postroad.cluster import ClusterAgent, Member
 from postroad.core.errors import ConfigError, NameConflictError, SlowConsumerError, UsageError
 
 ROLE = "cells.role"
@@ -56,27 +56,23 @@ class MembershipCoreDiscovery(BackgroundCoreDiscovery):
             try:
                 await self._follow()
             except SlowConsumerError as error:
-                self._warn("lost", "%s", error)
+                self._report.report_failure("lost", "%s", error)
                 continue
             except NameConflictError as error:
-                self._warn("name", "%s", error)
+                self._report.report_failure("name", "%s", error)
             self._counts.is_connected = self._counts.is_registered = False
             return
 
     async def _follow(self) -> None:
         # Subscribed before the members are scanned, so that no event is missed in between.
         changes = self._agent.events()
-        self._set_connected(True)
+        self._report.set_connected(True)
         self._scan_members()
         async for change in changes:
-            if self._concerns_cores(change):
+            if ROLE in change.member.properties or change.member.name in self._cores:
                 self._scan_members()
 
-    def _concerns_cores(self, change: MembershipEvent) -> bool:
-        return ROLE in change.member.properties or change.member.name in self._cores
-
     def _scan_members(self) -> None:
-        """Scan the members and publish the cores."""
         self._cores = {core.name: core for core in self._find_cores()}
         self._publish_cores(self._cores.values())
 

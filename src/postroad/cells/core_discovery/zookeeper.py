@@ -76,22 +76,17 @@ class ZooKeeperCoreDiscovery(BackgroundCoreDiscovery):
         super().__init__(self._entries.source, first_result_s=self._entries.first_result_s)
 
     async def _discover(self) -> None:
-        async for cores in self._entries.watch(self._local_registration(), self._report):
+        local, location = None, self._location
+        if location is not None:
+            # A node of this name and these endpoints is from an earlier start of this domain.
+            endpoints = set(location.endpoints)
+            local = LocalRegistration[CoreLocation](
+                location.name, _encode(location), lambda other: set(other.endpoints) == endpoints
+            )
+        async for cores in self._entries.watch(local, self._report):
             self._has_result.set()
             if cores is not None:
                 self._publish_cores(cores.values())
-
-    def _local_registration(self) -> LocalRegistration[CoreLocation] | None:
-        if self._location is None:
-            return None
-        return LocalRegistration(self._local.name, _encode(self._location), self._is_local)
-
-    def _is_local(self, location: CoreLocation) -> bool:
-        """Return whether a node of this name is from an earlier start of this domain."""
-        local_location = self._location
-        return local_location is not None and set(location.endpoints) == set(
-            local_location.endpoints
-        )
 
     async def _deregister(self) -> None:
         await self._entries.close()

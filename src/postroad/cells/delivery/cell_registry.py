@@ -25,7 +25,6 @@ GATEWAY_PREFIX = "tunnel-"
 
 
 def gateway_name(domain: str) -> str:
-    """Return the cell name of the tunnel to a domain."""
     return GATEWAY_PREFIX + domain
 
 
@@ -104,7 +103,6 @@ class CellRegistry:
                 ) from None
 
     def remove_cell(self, name: str) -> None:
-        """Remove a cell and all routes to it."""
         self.table = self.table.without_target(self.domain.cell(name))
         self.runners.pop(name, None)
         self.gateways.pop(name, None)

@@ -321,7 +321,6 @@ class CellRunner:
 
     @property
     def is_current(self) -> bool:
-        """Whether the current task is a handler of this cell."""
         return asyncio.current_task() in self._tasks
 
     async def wait_idle(self) -> None:

@@ -104,7 +104,6 @@ class CoreDialer:
         return self._local.role is Role.SATELLITE or name < self._local.name
 
     async def close(self) -> None:
-        """Stop dialing."""
         tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
             task.cancel()

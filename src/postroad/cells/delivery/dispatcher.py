@@ -69,7 +69,6 @@ class MessageDispatcher:
         """Returns a random, unguessable message id."""
 
     def warn(self, key: str, text: str, *args: object) -> None:
-        """Log a warning, throttled by its key."""
         self._log.log(key, self.loop.time(), f"domain %s: {text}", self.domain.name, *args)
 
     # Messages.
@@ -223,7 +222,6 @@ class MessageDispatcher:
     def reply_encoded(
         self, request: Envelope, content_type: str, payload: bytes, cell: str
     ) -> None:
-        """Reply to a message with an encoded body."""
         if self.on_reply(request.id, CellReply(content_type, payload)):
             return
         try:

@@ -103,7 +103,6 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
 
     @property
     def is_reply(self) -> bool:
-        """Whether it is a reply or an error reply."""
         return self.kind is not MessageKind.MESSAGE
 
     @property
@@ -144,7 +143,6 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
         return copy_with(self, "source", self.source.appended(sender))
 
     def with_destination(self, destination: CellPath) -> Envelope:
-        """Return the message with another destination path."""
         return copy_with(self, "destination", destination)
 
     def with_destination_and_hop(self, destination: CellPath, sender: CellAddress) -> Envelope:

@@ -82,7 +82,6 @@ class DeliveryFailure(msgspec.Struct, frozen=True, array_like=True, kw_only=True
         )
 
     def to_error(self) -> MessagingError:
-        """Return the error that the caller gets."""
         error = self._class()(
             self.text,
             peer=self.domain,

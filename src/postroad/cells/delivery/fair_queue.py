@@ -84,7 +84,6 @@ class FairQueue(Generic[T]):
 
     @property
     def oldest(self) -> T | None:
-        """The oldest item, or None."""
         return self.items[0][0] if self.items else None
 
     def pop_all(self) -> Iterator[T]:
@@ -94,7 +93,6 @@ class FairQueue(Generic[T]):
 
     @property
     def bytes(self) -> int:
-        """Size of all items."""
         return self._bytes
 
     def __len__(self) -> int:

@@ -341,9 +341,7 @@ class RoutePropagator:
                     waiter.set_result(None)
 
     def close(self) -> None:
-        """Cancel the timer."""
         self._arm(NEVER)
 
     def cores(self) -> list[str]:
-        """Return the cores with a tunnel to this domain."""
         return sorted(name for name, link in self._links.items() if link.domain.role is Role.CORE)

@@ -53,7 +53,6 @@ class ResendBuffer:
             self.pop(next(iter(self._sent)))
 
     def pop(self, id: bytes) -> SentMessage | None:
-        """Remove and return a message, or None."""
         sent = self._sent.pop(id, None)
         if sent is not None:
             self._bytes -= sent.envelope.memory_bytes

@@ -123,7 +123,6 @@ _decoder = msgspec.msgpack.Decoder(RoutingUpdate)
 
 
 def encode_routing_update(update: RoutingUpdate) -> bytes:
-    """Return the encoded routing update."""
     return _encoder.encode(update)
 
 

@@ -43,7 +43,6 @@ class ForwardPlan:
         self.depends_on_domains = depends_on_domains
 
     def apply(self, envelope: Envelope) -> RoutingDecision:
-        """Return the decision for one message."""
         outgoing = envelope.with_source_hop(self._sender)
         return RoutingDecision((), (Forward(self._gateway, outgoing, self._selected_target),))
 
@@ -63,7 +62,6 @@ class DeliverPlan:
         self.depends_on_domains = depends_on_domains
 
     def apply(self, envelope: Envelope) -> RoutingDecision:
-        """Return the decision for one message."""
         delivered = envelope.with_destination(envelope.destination.delivered_to(self._address))
         return RoutingDecision((LocalDelivery(self._cell, delivered, self._route_name),))
 
@@ -81,7 +79,6 @@ class FanOutPlan:
         self.depends_on_domains = depends_on_domains
 
     def apply(self, envelope: Envelope) -> RoutingDecision:
-        """Return the decision for one message."""
         decisions = [part.apply(envelope) for part in self._parts]
         return RoutingDecision(
             tuple([delivery for decision in decisions for delivery in decision.deliveries]),
@@ -95,7 +92,6 @@ RoutingPlan: TypeAlias = ForwardPlan | DeliverPlan | FanOutPlan
 def make_plan(
     decision: RoutingDecision, depends_on_domains: frozenset[str], domain: CellAddress
 ) -> RoutingPlan:
-    """Return the plan of a decision of the domain with this address."""
     parts: list[ForwardPlan | DeliverPlan] = [
         DeliverPlan(delivery, CellAddress(delivery.cell, domain.domain), depends_on_domains)
         for delivery in decision.deliveries
@@ -218,7 +214,6 @@ class RoutingDecisionCache:
         origin: MessageOrigin = LOCAL_ORIGIN,
         avoid: frozenset[str] = _NO_NAMES,
     ) -> RoutingDecision:
-        """Return the routing decision for a message."""
         path = envelope.destination
         hops = path.hops
         position = path.position

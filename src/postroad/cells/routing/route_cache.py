@@ -44,7 +44,6 @@ class RouteCache:
     def unlink(
         self, section: CacheSection[Any, Any], key: Hashable, dependencies: Iterable[Dependency]
     ) -> None:
-        """Undo `link`."""
         for dependency in dependencies:
             dependents = self._dependents[dependency]
             dependents.discard((section, key))
@@ -91,6 +90,5 @@ class CacheSection(Generic[K, V]):
             self._cache.unlink(self, key, dependencies)
 
     def clear(self) -> None:
-        """Remove all results."""
         for key in list(self.results):
             self.evict(key)

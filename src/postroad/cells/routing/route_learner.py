@@ -108,7 +108,6 @@ class RouteLearner:
 
     @property
     def has_changes(self) -> bool:
-        """Whether `drain_changes` has more to return."""
         return bool(self._dirty or self._steps)
 
     def is_applied(self, name: str) -> bool:

@@ -104,16 +104,13 @@ class RouteTable:
     # Lookups, in the order in which routes were added.
 
     def at(self, key: RouteKey) -> Collection[Route]:
-        """Return the routes of a key."""
         routes = self._routes.get(key)
         return routes.values() if routes else ()
 
     def topics(self, name: str) -> Collection[Route]:
-        """Return the routes of a topic."""
         return self.at((RouteType.TOPIC, name, ANY))
 
     def queues(self, name: str) -> Collection[Route]:
-        """Return the routes of a queue."""
         return self.at((RouteType.QUEUE, name, ANY))
 
     def has_exacts(self, domain: str) -> bool:
@@ -121,11 +118,9 @@ class RouteTable:
         return self._exacts[domain] > 0
 
     def domains(self, name: str) -> Collection[Route]:
-        """Return the routes to a domain."""
         return self.at((RouteType.DOMAIN, ANY, name))
 
     def defaults(self) -> Collection[Route]:
-        """Return the default routes."""
         return self.at((RouteType.DEFAULT, ANY, ANY))
 
     def __contains__(self, route: object) -> bool:

@@ -312,7 +312,6 @@ class RouteResolution:
         return cell in self._context.cells and cell not in self._context.draining
 
     def _resolve_gateway(self, target: CellAddress) -> str | None:
-        """Return the gateway to a target, or None."""
         seen: set[CellAddress] = set()
         pending = [target]
         while pending:

@@ -92,7 +92,7 @@ class BackgroundDiscovery(ABC, Generic[Result]):
             async with asyncio.timeout(self._first_result_s):
                 await self._has_result.wait()
         except TimeoutError:
-            self._warn("result", "no result within %g s", self._first_result_s)
+            self._report.report_failure("result", "no result within %g s", self._first_result_s)
         except asyncio.CancelledError:
             await self.stop()
             raise
@@ -161,12 +161,6 @@ class BackgroundDiscovery(ABC, Generic[Result]):
                 "%s: callback for %s failed", self._report.source, self._subject_plural
             )
 
-    def _set_connected(self, is_connected: bool) -> None:
-        self._report.set_connected(is_connected)
-
-    def _warn(self, key: str, text: str, *args: object) -> None:
-        self._report.report_failure(key, text, *args)
-
     # Representation.
 
     def __repr__(self) -> str:
@@ -201,7 +195,6 @@ class SeedDiscovery(BackgroundDiscovery[frozenset[Address]]):
         self._publish(frozenset(result) - self._local_addresses)
 
     def statistics(self) -> DiscoveryStatistics:
-        """Return a copy of the current statistics."""
         return msgspec.structs.replace(self._counts, seeds=len(self._published or ()))
 
 
@@ -230,7 +223,7 @@ class StaticDiscovery(SeedDiscovery):
         super().__init__(_describe(self._addresses), first_result_s=1.0)
 
     async def _discover(self) -> None:
-        self._set_connected(True)
+        self._report.set_connected(True)
         self._publish_addresses(self._addresses)
 
     async def _deregister(self) -> None:

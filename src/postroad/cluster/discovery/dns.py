@@ -63,19 +63,15 @@ class DnsDiscovery(SeedDiscovery):
             is_complete = await self._resolve(self._targets | local)
             # This node's host may be a name, or an IP address in another spelling.
             self._local_addresses = local | self._resolved.get(self._address, frozenset())
-            self._set_connected(is_complete)
+            self._report.set_connected(is_complete)
             self._publish_addresses(
                 address
                 for target in self._targets
                 for address in self._resolved.get(target, frozenset())
             )
             attempt = 0 if is_complete else attempt + 1
-            await asyncio.sleep(self._delay_s(attempt))
-
-    def _delay_s(self, attempt: int) -> float:
-        if attempt:
-            return retry_delay_s(attempt, self._interval_s)
-        return self._interval_s * random.uniform(1 - _JITTER, 1 + _JITTER)
+            delay_s = self._interval_s * random.uniform(1 - _JITTER, 1 + _JITTER)
+            await asyncio.sleep(retry_delay_s(attempt, self._interval_s) if attempt else delay_s)
 
     async def _resolve(self, targets: frozenset[Address]) -> bool:
         """Query all targets at once; return True if all were resolved."""
@@ -93,7 +89,7 @@ class DnsDiscovery(SeedDiscovery):
 
     def _record_result(self, target: Address) -> bool:
         if not self._queries[target].done():
-            self._warn(
+            self._report.report_failure(
                 target.host, "cannot resolve %s: no reply within %g s", target, self._timeout_s
             )
             return False
@@ -101,7 +97,7 @@ class DnsDiscovery(SeedDiscovery):
             records = self._queries.pop(target).result()
         # A name that cannot be encoded for DNS is a UnicodeError.
         except (OSError, UnicodeError) as error:
-            self._warn(target.host, "cannot resolve %s: %s", target.host, error)
+            self._report.report_failure(target.host, "cannot resolve %s: %s", target.host, error)
             return False
         self._resolved[target] = frozenset(Address(*record[4][:2]) for record in records)
         return True

@@ -70,14 +70,11 @@ class ZooKeeperDiscovery(SeedDiscovery):
 
     async def _discover(self) -> None:
         data = msgspec.json.encode(_NodeRegistration(str(self._address)))
-        local = LocalRegistration(self._name, data, self._is_local)
+        local = LocalRegistration(self._name, data, lambda address: address == self._address)
         async for members in self._entries.watch(local, self._report):
             self._has_result.set()
             if members is not None:
                 self._publish_addresses(members.values())
-
-    def _is_local(self, address: Address) -> bool:
-        return address == self._address
 
     async def _deregister(self) -> None:
         await self._entries.close()

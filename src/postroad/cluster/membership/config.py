@@ -106,7 +106,6 @@ class LocalHealth:
 
     @property
     def timeout_multiplier(self) -> int:
-        """Factor for timeouts."""
         return self.score + 1
 
 
@@ -126,7 +125,6 @@ class RoundTripEstimator:
         self._variation_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """Add a sample."""
         if self.smoothed_s is None:
             self.smoothed_s, self._variation_s = seconds, seconds / 2
             return

@@ -180,7 +180,6 @@ _decoder = msgspec.msgpack.Decoder(MembershipPacket)
 
 
 def encode_packet(packet: MembershipPacket) -> bytes:
-    """Return the packet as bytes."""
     return _encoder.encode(packet)
 
 
@@ -205,7 +204,6 @@ def padding_for(name: str) -> bytes:
 
 
 def record_size(record: MemberRecord) -> int:
-    """Return the encoded size of a record in bytes."""
     return len(_encoder.encode(record))
 
 

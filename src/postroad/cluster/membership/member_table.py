@@ -89,7 +89,6 @@ class MemberEntry:
 
     @property
     def state(self) -> MemberState:
-        """State of the member."""
         return self.record.state
 
     def is_doubted(self, instance: int) -> bool:

@@ -175,7 +175,6 @@ class MemberRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def address(self) -> Address:
-        """Address of the member."""
         return Address(self.host, self.port)
 
     @property
@@ -195,7 +194,6 @@ class MemberRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return (self.incarnation, self.instance) > (other.incarnation, other.instance)
 
     def without_properties(self) -> MemberRecord:
-        """Return the record without its properties."""
         return msgspec.structs.replace(self, properties=None)
 
 
@@ -221,7 +219,6 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def to_member(record: MemberRecord) -> Member:
-    """Return the public form of a record."""
     return Member(
         name=record.name,
         address=record.address,

@@ -141,8 +141,9 @@ class Membership:
             ProbeAckPacket: self._on_ack,
             ProbeRequestPacket: self._on_probe_request,
             ProbeNackPacket: self._on_nack,
-            GossipPacket: self._on_gossip,
-            SyncRequestPacket: self._on_sync_request,
+            # The records of every packet were applied before.
+            GossipPacket: lambda _, __: None,
+            SyncRequestPacket: lambda request, _: self._state_sync.on_request(request),
             SyncReplyPacket: self._on_sync_reply,
             PropertiesRequestPacket: self._on_properties_request,
         }
@@ -151,7 +152,6 @@ class Membership:
 
     @property
     def local_member(self) -> Member:
-        """This node as a member."""
         return to_member(self._member_table.local)
 
     def members(self) -> list[Member]:
@@ -159,7 +159,6 @@ class Membership:
         return [self.local_member, *(entry.member for entry in self._member_table.active.values())]
 
     def member(self, name: str) -> Member | None:
-        """Return the member with this name, or None."""
         if name == self._member_table.local.name:
             return self.local_member
         entry = self._member_table.active.get(name)
@@ -173,7 +172,6 @@ class Membership:
 
     @property
     def counters(self) -> MembershipCounters:
-        """Counters since the start."""
         return self._context.counters
 
     @property
@@ -191,7 +189,6 @@ class Membership:
     # Outputs.
 
     def drain_outgoing(self) -> list[OutgoingPacket]:
-        """Return and clear the packets to send."""
         outgoing, self._context.outgoing = self._context.outgoing, []
         return outgoing
 
@@ -474,12 +471,6 @@ class Membership:
 
     def _on_nack(self, nack: ProbeNackPacket, arrival: Arrival) -> None:
         self._prober.on_nack(nack)
-
-    def _on_gossip(self, gossip: GossipPacket, arrival: Arrival) -> None:
-        """Do nothing: the records of every packet were applied before."""
-
-    def _on_sync_request(self, request: SyncRequestPacket, arrival: Arrival) -> MembershipPacket:
-        return self._state_sync.on_request(request)
 
     def _on_sync_reply(self, sync: SyncReplyPacket, arrival: Arrival) -> None:
         if self._state_sync.on_reply(sync) and self._join_deadline is not None:

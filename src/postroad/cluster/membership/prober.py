@@ -116,14 +116,17 @@ class Prober:
                 self._probe_indirectly(nonce, probe, now)
             elif probe.direct_until is None and probe.retry_at <= now:
                 self._retry(nonce, probe, now)
-        self._notify_suspects(now)
+        for entry in self._member_table.suspects.values():
+            if entry.suspicion is not None and entry.suspicion.is_renotify_due(now):
+                # Gossip may not have reached the suspected member.
+                self._send_probe_packet(self._context.new_nonce(), entry)
         if self._next_probe_at <= now:
             self._next_probe_at = (
                 now + self._config.probe_interval_s * self._context.health.timeout_multiplier
             )
-            entry = self._next_target()
-            if entry is not None:
-                self.probe(entry, now)
+            target = self._next_target()
+            if target is not None:
+                self.probe(target, now)
 
     def extend_deadlines(self, seconds: float) -> None:
         """Extend all deadlines by the time that this node stalled."""
@@ -220,12 +223,6 @@ class Prober:
         since = max(probe.started, now - self._config.probe_timeout_s)
         if self._member_table.suspect(probe.name, probe.incarnation, since=since):
             self._context.counters.suspicions += 1
-
-    def _notify_suspects(self, now: float) -> None:
-        """Notify suspected members once more: gossip may not have reached them."""
-        for entry in self._member_table.suspects.values():
-            if entry.suspicion is not None and entry.suspicion.is_renotify_due(now):
-                self._send_probe_packet(self._context.new_nonce(), entry)
 
     # Replies.
 

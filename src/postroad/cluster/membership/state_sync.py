@@ -64,7 +64,6 @@ class StateSync:
         self._recent_queries: dict[Address, float] = {}
 
     def start(self, now: float) -> None:
-        """Schedule the first sync."""
         self._next_sync = now + self._interval_s()
 
     def set_seeds(self, addresses: Iterable[Address], now: float) -> bool:
@@ -175,7 +174,6 @@ class StateSync:
             self._send_sync_request(entry.record.address)
 
     def is_seed(self, address: Address) -> bool:
-        """Return whether discovery reported the address."""
         return address in self._seeds
 
     def requested_address(self, nonce: int) -> Address | None:
@@ -201,7 +199,7 @@ class StateSync:
             name=local.name,
             instance=local.instance,
             is_member=self._context.is_member,
-            records=[] if agrees else self._full_state(),
+            records=[] if agrees else self._fit(self._all_records()),
         )
 
     def on_reply(self, sync: SyncReplyPacket) -> bool:
@@ -240,9 +238,6 @@ class StateSync:
     def _all_records(self) -> list[MemberRecord]:
         local = [self._member_table.local] if self._context.is_member else []
         return local + self._member_table.records()
-
-    def _full_state(self) -> list[MemberRecord]:
-        return self._fit(self._all_records())
 
     def _fit(self, records: list[MemberRecord]) -> list[MemberRecord]:
         """Return what fits into a packet; of a very large state a random part each time."""

@@ -379,17 +379,20 @@ class PeerConnection(asyncio.Protocol):
         """Log and count a protocol violation of the peer, and close this connection."""
         if self._close_reason is not None:
             return
-        self._context.count_protocol_error(error)
+        kind = type(error).__name__
+        self._context.counters.protocol_errors += 1
+        counts = self._context.protocol_errors_by_kind
+        counts[kind] = counts.get(kind, 0) + 1
         self._context.warn(
-            f"{self.role.value} {type(error).__name__}",
+            f"{self.role.value} {kind}",
             self._loop.time(),
             "connection %s %s closed: %s: %s",
             "to" if self.role is ConnectionRole.CLIENT else "from",
             self.remote,
-            type(error).__name__,
+            kind,
             error,
         )
-        self.close(f"{type(error).__name__}: {error}")
+        self.close(f"{kind}: {error}")
 
     def _watch_full_buffer(self) -> None:
         """Expect the write buffer, which is full, to shrink in time."""

@@ -60,7 +60,6 @@ class DialTasks(Generic[ConnectionT]):
         return len(self._tasks)
 
     async def run(self, dial: Coroutine[Any, Any, ConnectionT]) -> ConnectionT:
-        """Return the connection that the dial opens."""
         task = asyncio.get_running_loop().create_task(dial)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
@@ -71,7 +70,9 @@ class DialTasks(Generic[ConnectionT]):
                 # The caller was cancelled in the loop iteration in which the dial succeeded.
                 self._release(task.result())
             # Either the caller was cancelled, or the service stops and cancelled the dial.
-            if self._is_closed and task.cancelled() and not is_being_cancelled():
+            caller = asyncio.current_task()
+            is_called_off = caller is not None and caller.cancelling() > 0
+            if self._is_closed and task.cancelled() and not is_called_off:
                 raise NotRunningError("the service stopped while connecting") from None
             raise
 
@@ -82,9 +83,3 @@ class DialTasks(Generic[ConnectionT]):
         for task in tasks:
             task.cancel()
         return tasks
-
-
-def is_being_cancelled() -> bool:
-    """Whether the current task has been cancelled."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -133,7 +133,6 @@ class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def describe(self) -> str:
-        """Return the reason as text."""
         if self.close_reason is not None:
             return f"connection closed: {self.close_reason}"
         if self.peer_reason is not None:

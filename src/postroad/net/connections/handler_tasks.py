@@ -35,7 +35,6 @@ class Backlog:
         return len(self.entries)
 
     def add(self, request: RequestFrame, arrived: float) -> None:
-        """Append a request."""
         key = request.id
         if key in self.entries:
             key = self._next_key
@@ -51,7 +50,6 @@ class Backlog:
         return self.entries.pop(id, None) is not None
 
     def retain(self, should_retain: Callable[[RequestFrame], bool]) -> list[RequestFrame]:
-        """Remove and return the requests that should not be retained."""
         entries, self.entries = self.entries, OrderedDict()
         removed = []
         for key, entry in entries.items():
@@ -60,10 +58,6 @@ class Backlog:
             else:
                 removed.append(entry[0])
         return removed
-
-    def clear(self) -> None:
-        """Remove all requests."""
-        self.entries.clear()
 
 
 class HandlerTask(msgspec.Struct, eq=False):
@@ -110,7 +104,6 @@ class HandlerTasks:
 
     @property
     def next_deadline(self) -> float:
-        """The earliest deadline."""
         return self._running.next_deadline
 
     def add(self, run: HandlerTask, deadline: float) -> None:
@@ -155,7 +148,6 @@ class HandlerTasks:
                 self.cancel(key)
 
     def cancel_all(self) -> None:
-        """Cancel all handlers."""
         for _, run in self._running.pop_all():
             self._end(run)
 

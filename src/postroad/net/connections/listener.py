@@ -44,7 +44,6 @@ class ConnectionAcceptor:
         return await self._listener.open(bind, self._load_tls())
 
     async def start(self, context: ConnectionContext) -> None:
-        """Accept connections from now on."""
         self._context = context
         await self._listener.start()
 
@@ -119,7 +118,6 @@ class TcpListener:
         return Address(bind.host, int(server.sockets[0].getsockname()[1]))
 
     async def start(self) -> None:
-        """Accept connections from now on."""
         for server in self._servers:
             await server.start_serving()
 
@@ -131,7 +129,8 @@ class TcpListener:
         """
         old, self._servers = self._servers, []
         for sock in [sock for server in old for sock in server.sockets]:
-            copy = _duplicate(sock)
+            # Sockets of loops may lack dup().
+            copy = socket.socket(fileno=os.dup(sock.fileno()))
             try:
                 server = await self._loop.create_server(
                     self._factory,
@@ -168,8 +167,3 @@ class TcpListener:
     def _handshake_timeout(self, context: ssl.SSLContext | None) -> float | None:
         """Return the timeout, or None without TLS, where loops reject the option."""
         return None if context is None else self._handshake_timeout_s
-
-
-def _duplicate(sock: socket.socket) -> socket.socket:
-    """Return a second descriptor of a listening socket; sockets of loops may lack dup()."""
-    return socket.socket(fileno=os.dup(sock.fileno()))

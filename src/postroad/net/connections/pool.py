@@ -79,7 +79,6 @@ class ConnectionPool:
 
     @property
     def connections(self) -> list[ClientConnection]:
-        """All open connections."""
         return [*self._shared.values(), *self._unshared]
 
     async def acquire(
@@ -127,7 +126,9 @@ class ConnectionPool:
             except MessagingError as error:
                 if not (retry and error.retryable):
                     raise
-                self._remember_failure(address, error.detail)
+                if len(self._failures) >= _FAILURES_MAX:
+                    self._failures.clear()
+                self._failures[address] = error.detail
             attempt += 1
             pause_s = backoff(
                 attempt,
@@ -140,11 +141,6 @@ class ConnectionPool:
     def last_failure(self, address: Address) -> str | None:
         """Return why the last dial of the address failed, or None if it succeeded."""
         return self._failures.get(address)
-
-    def _remember_failure(self, address: Address, detail: str) -> None:
-        if len(self._failures) >= _FAILURES_MAX:
-            self._failures.clear()
-        self._failures[address] = detail
 
     async def _dial_exclusive(self, address: Address) -> ClientConnection:
         self.evict_idle()
@@ -178,7 +174,10 @@ class ConnectionPool:
             return connection
         dial = self._dialing.get(key)
         if dial is None:
-            self._retire(key)
+            if connection is not None and connection.transport is not None:
+                # It is no longer open, and drains among the unshared ones.
+                self._unshared[connection] = None
+            self._shared.pop(key, None)
             self.evict_idle()
             dial = self._dialing[key] = _Dial(self._loop.create_task(self._dial(key[0])), [])
             dial.task.add_done_callback(partial(self._on_dialed, key))
@@ -222,12 +221,6 @@ class ConnectionPool:
         if isinstance(outcome, ClientConnection):
             self._unshared.pop(outcome, None)
             self._shared[key] = outcome
-
-    def _retire(self, key: PoolKey) -> None:
-        """Move a shared connection that is no longer open to the unshared ones, where it drains."""
-        connection = self._shared.pop(key, None)
-        if connection is not None and connection.transport is not None:
-            self._unshared[connection] = None
 
     def evict_idle(self) -> None:
         """Make room for a connection: at the limit, close the least recently used idle one."""
@@ -287,7 +280,11 @@ class ConnectionPool:
         for connection in connections:
             connection.drain()
         deadline = self._loop.time() + grace_s
-        await self._wait_until_idle(connections, grace_s)
+        waiting = [
+            entry[0] for connection in connections for entry in connection.pending.entries.values()
+        ]
+        if waiting:
+            await asyncio.wait(waiting, timeout=grace_s)
         remaining_s = max(deadline - self._loop.time(), LINGER_S)
         for connection in connections:
             connection.fail_pending(stopped_while_in_flight())
@@ -298,10 +295,3 @@ class ConnectionPool:
         self._shared.clear()
         self.cache.clear()
         self._unshared.clear()
-
-    async def _wait_until_idle(self, connections: list[ClientConnection], grace_s: float) -> None:
-        waiting = [
-            entry[0] for connection in connections for entry in connection.pending.entries.values()
-        ]
-        if waiting:
-            await asyncio.wait(waiting, timeout=grace_s)

@@ -176,15 +176,12 @@ class ServerConnection(PeerConnection):
             self._queue_reply = self.wire.queue_reply
             self._fast_path_bytes_max = min(LARGE_BYTES - 1, self.wire.send_bytes_max)
         elif isinstance(event, CancelFrame):
-            self._cancel(event.id)
+            if self.running.cancel(event.id) or self._backlog.cancel(event.id):
+                self._context.counters.requests_cancelled += 1
         elif isinstance(event, FrameIgnored):
             self._log_ignored_frame(event, now)
         elif self.wire.state is ConnectionState.DRAINING:
             self._close_when_drained()
-
-    def _cancel(self, id: int) -> None:
-        if self.running.cancel(id) or self._backlog.cancel(id):
-            self._context.counters.requests_cancelled += 1
 
     # Handling.
 
@@ -453,7 +450,7 @@ class ServerConnection(PeerConnection):
 
     def abort(self) -> None:
         """Cancel all handlers and abort the socket."""
-        self._backlog.clear()
+        self._backlog.entries.clear()
         self.running.cancel_all()
         if self.transport is not None:
             self.transport.abort()

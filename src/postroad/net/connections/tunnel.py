@@ -302,9 +302,6 @@ class Tunnel(PeerConnection):
         else:
             self._flush()
         self._set_timer_by(self._own_deadline())
-        self._resume_sending()
-
-    def _resume_sending(self) -> None:
         # The callbacks may have filled the write buffer again.
         if self.is_open and self._is_writable and self._handler is not None:
             self.can_send = True

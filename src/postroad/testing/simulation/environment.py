@@ -12,7 +12,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import Any
@@ -34,7 +34,10 @@ def simulated_environment(loop: SimLoop, rng: Random) -> Iterator[None]:
     with ExitStack() as stack:
         _replace_clocks(stack, loop)
         _replace_random(stack, rng)
-        _replace_host(stack, loop)
+        _replace(stack, socket, "gethostname", lambda: loop.current_process.host.name)
+        _replace(stack, socket, "getaddrinfo", loop.network.names.getaddrinfo)
+        # Simulated processors are infinitely fast.
+        _replace(stack, os, "getloadavg", lambda: (0.0, 0.0, 0.0))
         stack.enter_context(_collecting_at_sweeps(loop))
         yield
 
@@ -44,34 +47,22 @@ def _replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
-def _replace_host(stack: ExitStack, loop: SimLoop) -> None:
-    _replace(stack, socket, "gethostname", lambda: loop.current_process.host.name)
-    _replace(stack, socket, "getaddrinfo", loop.network.names.getaddrinfo)
-    # Simulated processors are infinitely fast.
-    _replace(stack, os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-
-
 def _replace_clocks(stack: ExitStack, loop: SimLoop) -> None:
     now = loop.time
 
-    def wall_clock() -> float:
+    def offset_s() -> float:
         process = CURRENT_PROCESS.get()
-        return EPOCH_S + now() + (0.0 if process is None else process.clock_offset_s)
-
-    def in_ns(clock: Callable[[], float]) -> Callable[[], int]:
-        return lambda: round(clock() * _NS)
+        return 0.0 if process is None else process.clock_offset_s
 
     def wall_clock_ns() -> int:
         # The epoch is added as an integer, so that no digit of the seconds is lost.
-        process = CURRENT_PROCESS.get()
-        offset_s = 0.0 if process is None else process.clock_offset_s
-        return EPOCH_S * _NS + round((now() + offset_s) * _NS)
+        return EPOCH_S * _NS + round((now() + offset_s()) * _NS)
 
-    _replace(stack, time, "time", wall_clock)
+    _replace(stack, time, "time", lambda: EPOCH_S + now() + offset_s())
     _replace(stack, time, "time_ns", wall_clock_ns)
     for name in ("monotonic", "perf_counter"):
         _replace(stack, time, name, now)
-        _replace(stack, time, f"{name}_ns", in_ns(now))
+        _replace(stack, time, f"{name}_ns", lambda: round(now() * _NS))
 
 
 def _replace_random(stack: ExitStack, rng: Random) -> None:

@@ -154,7 +154,6 @@ class SimLoop(SimScheduler, SimLoopNetwork):
     def run_until_complete(
         self, future: Generator[Any, None, T] | Awaitable[T] | Coroutine[Any, Any, T]
     ) -> T:
-        """Run until the future is done, and return its result."""
         self._check_closed()
         is_ours = not asyncio.isfuture(future)
         waited = asyncio.ensure_future(cast("Awaitable[T]", future), loop=self)
@@ -179,11 +178,9 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         self._is_halted = True
 
     def is_running(self) -> bool:
-        """Whether the loop is running."""
         return self._is_running
 
     def is_closed(self) -> bool:
-        """Whether the loop is closed."""
         return self._is_closed
 
     def close(self) -> None:
@@ -199,7 +196,6 @@ class SimLoop(SimScheduler, SimLoopNetwork):
     # Futures, tasks, executors.
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Return a new future of this loop."""
         return asyncio.Future(loop=self)
 
     def create_task(
@@ -210,7 +206,6 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         context: Context | None = None,
         **options: Any,
     ) -> asyncio.Task[T]:
-        """Run a coroutine in the process of its context."""
         self._check_closed()
         if context is not None:
             options["context"] = context
@@ -226,7 +221,6 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         return task
 
     def set_task_factory(self, factory: Callable[..., asyncio.Future[Any]] | None) -> None:
-        """Set the factory of tasks."""
         self._task_factory = factory
 
     def get_task_factory(self) -> Any:
@@ -322,5 +316,4 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         self.current_process.signal_handlers[int(sig)] = (callback, args)
 
     def remove_signal_handler(self, sig: int) -> bool:
-        """Remove the handler of a signal."""
         return self.current_process.signal_handlers.pop(int(sig), None) is not None

@@ -21,35 +21,21 @@ _NO_RAW_SOCKET = (
 )
 
 
-def raise_unsupported(feature: str, remedy: str) -> NoReturn:
-    """Raise a UsageError that names the feature and what to use instead."""
-    raise UsageError(f"{feature} cannot be simulated: {remedy}")
+def _unsupported(feature: str, remedy: str) -> Any:
+    """Return a method that raises a UsageError, which names what to use instead."""
+
+    def method(*args: object, **options: object) -> NoReturn:
+        raise UsageError(f"{feature} cannot be simulated: {remedy}")
+
+    return method
 
 
 def check_endpoint_options(ssl: object = None, sock: object = None) -> None:
     """Raise a UsageError for options of an endpoint that the memory network does not have."""
     if ssl:
-        raise_unsupported(*_NO_TLS)
+        _unsupported(*_NO_TLS)()
     if sock is not None:
-        raise_unsupported(*_NO_RAW_SOCKET)
-
-
-def _unsupported(feature: str, remedy: str) -> Any:
-    """Return a coroutine method that raises a UsageError."""
-
-    async def method(self: object, *args: object, **options: object) -> NoReturn:
-        raise_unsupported(feature, remedy)
-
-    return method
-
-
-def _unsupported_call(feature: str, remedy: str) -> Any:
-    """Return a plain method that raises a UsageError."""
-
-    def method(self: object, *args: object, **options: object) -> NoReturn:
-        raise_unsupported(feature, remedy)
-
-    return method
+        _unsupported(*_NO_RAW_SOCKET)()
 
 
 class SimLoopNetwork(asyncio.AbstractEventLoop):
@@ -73,10 +59,10 @@ class SimLoopNetwork(asyncio.AbstractEventLoop):
     sock_sendfile = _unsupported(*_NO_RAW_SOCKET)
     sock_connect = _unsupported(*_NO_RAW_SOCKET)
     sock_accept = _unsupported(*_NO_RAW_SOCKET)
-    add_reader = _unsupported_call(*_NO_RAW_SOCKET)
-    remove_reader = _unsupported_call(*_NO_RAW_SOCKET)
-    add_writer = _unsupported_call(*_NO_RAW_SOCKET)
-    remove_writer = _unsupported_call(*_NO_RAW_SOCKET)
+    add_reader = _unsupported(*_NO_RAW_SOCKET)
+    remove_reader = _unsupported(*_NO_RAW_SOCKET)
+    add_writer = _unsupported(*_NO_RAW_SOCKET)
+    remove_writer = _unsupported(*_NO_RAW_SOCKET)
 
     network: MemoryNetwork
 
@@ -101,7 +87,6 @@ class SimLoopNetwork(asyncio.AbstractEventLoop):
         local_addr: tuple[str, int] | None = None,
         **options: Any,
     ) -> tuple[asyncio.Transport, ProtocolT]:
-        """Connect to a host of the memory network."""
         check_endpoint_options(ssl=ssl, sock=sock)
         return await self.network.connect(protocol_factory, host, port, local_addr)
 

@@ -118,7 +118,6 @@ class SimProcess:
         task.add_done_callback(self.tasks.pop, context=self.context)
 
     def release_finished(self) -> None:
-        """Release the tasks that are done."""
         for task in [task for task in self.tasks if task.done()]:
             task.remove_done_callback(self.tasks.pop)
             del self.tasks[task]

@@ -61,7 +61,6 @@ class RunResult(NamedTuple):
 
     @property
     def replay_command(self) -> str:
-        """The command that repeats this run."""
         command = f"{self.program} --only {self.name} --seeds 1 --first-seed {self.seed}"
         return f"{command} --keep '{format_keep(self.keep)}'" if self.keep else command
 
@@ -301,7 +300,6 @@ def _format_ranges(places: Sequence[int]) -> str:
 
 
 def parse_keep(text: str) -> Keep:
-    """Parse the text that `format_keep` returns."""
     keep: dict[str, frozenset[int]] = {}
     for part in text.split():
         match = _LIST.fullmatch(part)

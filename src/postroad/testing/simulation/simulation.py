@@ -62,30 +62,25 @@ ACTIONS_MAX = 200_000
 class ScheduledAction:
     """An action that runs at a virtual time, unless it is cancelled."""
 
-    __slots__ = ("_action", "is_cancelled", "time")
+    __slots__ = ("action", "is_cancelled", "time")
 
     def __init__(self, time: float, action: TimelineAction) -> None:
         self.time = time
         self.is_cancelled = False
-        self._action = action
+        self.action = action
 
     def cancel(self) -> None:
         """Cancel the action."""
         self.is_cancelled = True
 
-    def fire(self) -> None:
-        """Run the action, unless it was cancelled."""
-        if not self.is_cancelled:
-            self._action()
-
 
 class Timeline:
     """The virtual time, and the actions that are scheduled."""
 
-    def __init__(self, actions_max: int | None = None) -> None:
+    def __init__(self, actions_max: int = ACTIONS_MAX) -> None:
         self.now = 0.0
         self.actions = 0
-        self._actions_max = ACTIONS_MAX if actions_max is None else actions_max
+        self._actions_max = actions_max
         self._due: list[tuple[float, int, ScheduledAction]] = []
         # Actions of the same time run in the order in which they were scheduled.
         self._order = count()
@@ -109,7 +104,8 @@ class Timeline:
                 raise LivenessFailure(
                     f"run stopped after {self._actions_max} actions: endless loop?"
                 )
-            timer.fire()
+            if not timer.is_cancelled:
+                timer.action()
         self.now = until
 
 

@@ -25,7 +25,6 @@ _MASK_64 = (1 << 64) - 1
 
 
 def encode_varint32(value: int) -> bytes:
-    """Encode 0 to 2^32 - 1 in one to five bytes."""
     if value < 0x80:
         return value.to_bytes(1, "big")
     groups = bytearray()

@@ -58,7 +58,6 @@ class LinkTable:
             self._by_pair[first, second] = self._by_pair[second, first] = conditions
 
     def get(self, source: str, target: str) -> LinkConditions:
-        """Return the current conditions of a link."""
         return self._by_pair.get((source, target), self.default) if self._by_pair else self.default
 
     def delay(self, source: str, target: str) -> float:
@@ -71,7 +70,6 @@ class LinkTable:
         return self.get(source, target).delay_s[1] * _LATE_FACTOR * self._rng.random()
 
     def is_reachable(self, source: str, target: str) -> bool:
-        """Whether the link from the source to the target is open."""
         return (source, target) not in self._blocked
 
     def block(self, sources: Iterable[str], targets: Iterable[str]) -> None:

@@ -10,7 +10,13 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from postroad.core.limits import DATAGRAM_BYTES_MAX
-from postroad.testing.simulation.network.hosts import WILDCARD, SimHost, SocketAddress, is_address
+from postroad.testing.simulation.network.hosts import (
+    WILDCARD,
+    SimHost,
+    SocketAddress,
+    complete,
+    is_address,
+)
 
 if TYPE_CHECKING:
     from postroad.testing.simulation.network.network import MemoryNetwork
@@ -52,7 +58,7 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
         """Call `connection_made`, then complete `ready`."""
         self._protocol = protocol
         self._loop.call_soon(protocol.connection_made, self, context=self._context)
-        self._loop.call_soon(_complete, ready, context=self._context)
+        self._loop.call_soon(complete, ready, context=self._context)
 
     # The interface of asyncio.
 
@@ -85,31 +91,26 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
         return (host if is_address(host) else self._network.names.resolve(host)[0], port)
 
     def abort(self) -> None:
-        """Close the socket."""
         self.close()
 
     def close(self) -> None:
         """Close the socket and release its port."""
         if self._is_closing:
             return
-        self._release()
+        self.close_by_kernel()
         self._loop.call_soon(self._notify_closed, context=self._context)
 
     def is_closing(self) -> bool:
-        """Whether the transport is closed or closing."""
         return self._is_closing
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return the current protocol."""
         assert self._protocol is not None
         return self._protocol
 
     def set_protocol(self, protocol: Any) -> None:
-        """Use another protocol from now on."""
         self._protocol = protocol
 
     def get_write_buffer_size(self) -> int:
-        """Return 0: nothing is buffered."""
         return 0
 
     def _notify_closed(self) -> None:
@@ -124,11 +125,8 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
 
     def source_for(self, target: str) -> SocketAddress:
         """Return the source address that the receiver sees."""
-        address = self.local[0]
-        return (
-            self.host.source_address(target) if address == WILDCARD else address,
-            self.local[1],
-        )
+        address, port = self.local
+        return self.host.source_address(target) if address == WILDCARD else address, port
 
     def in_order(self, target: SocketAddress, when: float) -> float:
         """Return a time of arrival that keeps the order of datagrams."""
@@ -136,7 +134,6 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
         return when
 
     def on_datagram(self, data: bytes, source: SocketAddress) -> None:
-        """Handle a datagram that arrived."""
         if self.remote is not None and source != self.remote:
             return
         cost = len(data) + _DATAGRAM_COST_BYTES
@@ -154,18 +151,13 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
             self._schedule_read()
 
     def close_by_kernel(self) -> None:
-        """Close because the process ended."""
-        self._release()
-
-    def power_off(self) -> None:
-        """Close because the host has no power."""
-        self._release()
-
-    def _release(self) -> None:
+        """Close because the process ended, or the host has no power."""
         self._is_closing = True
         self._inbox.clear()
         if self.host.sockets.pop(self, self) is None:
             self.host.datagrams.release(*self.local)
+
+    power_off = close_by_kernel
 
     def _schedule_read(self) -> None:
         if not self._is_read_scheduled:
@@ -190,8 +182,3 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
     def __repr__(self) -> str:
         state = "closed" if self._is_closing else "open"
         return f"<MemoryDatagramTransport {self.local} {state}>"
-
-
-def _complete(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

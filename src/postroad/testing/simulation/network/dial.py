@@ -97,9 +97,7 @@ class DialAttempt:
     # Called by the host of the caller.
 
     def close_by_kernel(self) -> None:
-        """Abort because the calling process ended."""
+        """Abort because the calling process ended, or the host has no power."""
         self._is_off = True
 
-    def power_off(self) -> None:
-        """Abort because the host has no power."""
-        self._is_off = True
+    power_off = close_by_kernel

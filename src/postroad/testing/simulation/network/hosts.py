@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -26,7 +27,6 @@ class NameService:
         self._addresses[name.lower()] = tuple(addresses)
 
     def remove(self, name: str) -> None:
-        """Remove a name."""
         self._addresses.pop(name.lower(), None)
 
     def resolve(self, name: str) -> tuple[str, ...]:
@@ -41,7 +41,6 @@ class NameService:
         return addresses
 
     def name_of(self, address: str) -> str:
-        """Return the first name of an address, or the address."""
         for name, addresses in self._addresses.items():
             if address in addresses:
                 return name
@@ -65,7 +64,12 @@ class NameService:
             addresses: tuple[str, ...] = (WILDCARD if flags & socket.AI_PASSIVE else LOOPBACK,)
         else:
             addresses = self.resolve(host)
-        number = _port_number(port)
+        try:
+            number = int(port or 0)
+        except ValueError:
+            raise socket.gaierror(
+                socket.EAI_SERVICE, "Servname not supported for ai_socktype"
+            ) from None
         return [
             (socket.AF_INET, kind, protocol, "", (address, number))
             for address in addresses
@@ -83,13 +87,10 @@ def is_address(text: str) -> bool:
     return True
 
 
-def _port_number(port: bytes | str | int | None) -> int:
-    try:
-        return int(port or 0)
-    except ValueError:
-        raise socket.gaierror(
-            socket.EAI_SERVICE, "Servname not supported for ai_socktype"
-        ) from None
+def complete(future: asyncio.Future[None]) -> None:
+    """Complete a future, unless it is done or cancelled."""
+    if not future.done():
+        future.set_result(None)
 
 
 SocketAddress: TypeAlias = tuple[str, int]
@@ -137,16 +138,13 @@ class PortTable(Generic[T]):
         return port
 
     def release(self, address: str, port: int) -> None:
-        """Release a port."""
         self._owners.pop((address, port), None)
 
     def find(self, address: str, port: int) -> T | None:
-        """Return the owner of an address and port, or None."""
         exact = self._owners.get((address, port))
         return self._owners.get((WILDCARD, port)) if exact is None else exact
 
     def clear(self) -> None:
-        """Release all ports."""
         self._owners.clear()
 
     def _choose(self, address: str) -> int:
@@ -194,7 +192,6 @@ class SimHost:
         )
 
     def source_address(self, target: str) -> str:
-        """Return the source address of packets to the target."""
         return LOOPBACK if target.startswith("127.") else self.address
 
     def end_processes(self) -> None:

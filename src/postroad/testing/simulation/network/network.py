@@ -77,7 +77,6 @@ class MemoryNetwork:
         return host
 
     def host(self, name: str) -> SimHost:
-        """Return the host with this name."""
         if name not in self._hosts:
             raise ConfigError(f"unknown host {name!r}; known hosts: {', '.join(self._hosts)}")
         return self._hosts[name]
@@ -127,7 +126,6 @@ class MemoryNetwork:
         self._log.add("network", "conditions", f"{scope}: {description}")
 
     def reset_conditions(self) -> None:
-        """Reset all links to the default conditions."""
         self.links.set(DEFAULT_CONDITIONS, None)
         self._log.add("network", "conditions", "everywhere: default")
 
@@ -198,7 +196,6 @@ class MemoryNetwork:
     # For transports.
 
     def reaches(self, source: SimHost, target: SimHost) -> bool:
-        """Whether data of the source reaches the target now."""
         return target.is_on and self.links.is_reachable(source.name, target.name)
 
     def on_link_open(self, retry: Callable[[], None]) -> None:
@@ -218,7 +215,6 @@ class MemoryNetwork:
             self.loop.call_later(delay_s, retry, context=self.context)
 
     def log(self, host: SimHost, verb: str, details: str) -> None:
-        """Add an event of a host to the log."""
         self._log.add(host.name, verb, details)
 
     def deliver(self, source: SimHost, target: SimHost, action: Callable[[], None]) -> None:
@@ -234,7 +230,6 @@ class MemoryNetwork:
         self.loop.call_later(delay, arrive, context=self.context)
 
     def host_at(self, address: str, source: SimHost) -> SimHost | None:
-        """Return the host that an address means at the source, or None."""
         if address.startswith("127.") or address == WILDCARD:
             return source
         return self._by_address.get(address)

@@ -94,7 +94,6 @@ class Pipe:
         return accepted
 
     def finish(self, mark: StreamEnd) -> None:
-        """Send the end of the stream."""
         self._depart(mark)
 
     def discard_in_flight(self) -> None:

@@ -25,7 +25,6 @@ class BoundSocket:
         self.type = kind
 
     def getsockname(self) -> SocketAddress:
-        """Return the bound address and port."""
         return self._name
 
     def __repr__(self) -> str:
@@ -43,17 +42,14 @@ class MemoryListener:
         host.sockets[self] = None
 
     def release(self) -> None:
-        """Release the port."""
         if self._host.sockets.pop(self, self) is None:
             self._host.listeners.release(self.address, self.port)
 
     def close_by_kernel(self) -> None:
-        """End the server because the process ended."""
+        """End the server because the process ended, or the host has no power."""
         self.server.end()
 
-    def power_off(self) -> None:
-        """End the server because the host has no power."""
-        self.server.end()
+    power_off = close_by_kernel
 
 
 class MemoryServer(asyncio.AbstractServer):
@@ -75,7 +71,6 @@ class MemoryServer(asyncio.AbstractServer):
         self._forever: asyncio.Future[None] | None = None
 
     def bind(self, addresses: list[str], port: int) -> None:
-        """Bind the port at all addresses, or at none."""
         try:
             for address in addresses:
                 listener = MemoryListener(self._host, self, address, port)
@@ -96,15 +91,12 @@ class MemoryServer(asyncio.AbstractServer):
         )
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        """Return the simulated loop."""
         return self._network.loop
 
     def is_serving(self) -> bool:
-        """Whether connections are accepted."""
         return self._is_serving
 
     async def start_serving(self) -> None:
-        """Accept connections from now on."""
         self._is_serving = bool(self._listeners)
 
     async def serve_forever(self) -> None:
@@ -129,12 +121,10 @@ class MemoryServer(asyncio.AbstractServer):
         self._complete_if_closed()
 
     def close_clients(self) -> None:
-        """Close all accepted connections."""
         for transport in list(self._open):
             transport.close()
 
     def abort_clients(self) -> None:
-        """Abort all accepted connections."""
         for transport in list(self._open):
             transport.abort()
 
@@ -143,7 +133,6 @@ class MemoryServer(asyncio.AbstractServer):
         await asyncio.shield(self._all_closed)
 
     def on_transport_closed(self, transport: MemoryTransport) -> None:
-        """Remove a closed connection."""
         self._open.pop(transport, None)
         self._complete_if_closed()
 
@@ -154,7 +143,6 @@ class MemoryServer(asyncio.AbstractServer):
     # Called by the network.
 
     def end(self) -> None:
-        """End the server with its process."""
         self._is_serving = False
 
     def new_context(self) -> Context:

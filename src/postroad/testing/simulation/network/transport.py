@@ -9,7 +9,7 @@ from collections import deque
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast
 
-from postroad.testing.simulation.network.hosts import SimHost, SocketAddress
+from postroad.testing.simulation.network.hosts import SimHost, SocketAddress, complete
 from postroad.testing.simulation.network.pipe import Pipe, StreamEnd
 
 if TYPE_CHECKING:
@@ -87,23 +87,20 @@ class MemoryTransport(asyncio.Transport):
         self._call_soon(self._on_connection_made)
         self._call_soon(self._start_reading)
         if ready is not None:
-            self._call_soon(_complete, ready)
+            self._call_soon(complete, ready)
 
     def _on_connection_made(self) -> None:
         self._is_connection_made = True
         self.get_protocol().connection_made(self)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Use another protocol from now on."""
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return the current protocol."""
         assert self._protocol is not None
         return self._protocol
 
     def is_closing(self) -> bool:
-        """Whether the transport is closed or closing."""
         return self._is_closing
 
     def close(self) -> None:
@@ -247,15 +244,12 @@ class MemoryTransport(asyncio.Transport):
 
     def _fail(self, error: BaseException, callback: str) -> None:
         """Report an exception of the protocol, and close."""
-        self._loop.call_exception_handler(
-            {
-                "message": f"Fatal error: protocol.{callback}() call failed.",
-                "exception": error,
-                "transport": self,
-                "protocol": self._protocol,
-            }
-        )
+        self._report(f"Fatal error: protocol.{callback}() call failed.", error)
         self._lose(error if isinstance(error, Exception) else None)
+
+    def _report(self, message: str, error: BaseException) -> None:
+        context = {"exception": error, "transport": self, "protocol": self._protocol}
+        self._loop.call_exception_handler({"message": message, **context})
 
     # Writing.
 
@@ -280,11 +274,9 @@ class MemoryTransport(asyncio.Transport):
             self._pause_protocol()
 
     def writelines(self, list_of_data: Any) -> None:
-        """Write a list of data."""
         self.write(b"".join(list_of_data))
 
     def can_write_eof(self) -> bool:
-        """Return True."""
         return True
 
     def write_eof(self) -> None:
@@ -296,7 +288,6 @@ class MemoryTransport(asyncio.Transport):
             self._send_end(StreamEnd.FIN)
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of buffered bytes."""
         return self._buffered_bytes
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
@@ -304,7 +295,6 @@ class MemoryTransport(asyncio.Transport):
         return (self._low_bytes, self._high_bytes)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set the high and low water marks."""
         if high is None:
             high = _HIGH_WATER_BYTES if low is None else 4 * low
         if low is None:
@@ -345,14 +335,7 @@ class MemoryTransport(asyncio.Transport):
         try:
             getattr(self._protocol, callback)()
         except Exception as error:
-            self._loop.call_exception_handler(
-                {
-                    "message": f"protocol.{callback}() failed",
-                    "exception": error,
-                    "transport": self,
-                    "protocol": self._protocol,
-                }
-            )
+            self._report(f"protocol.{callback}() failed", error)
 
     # Called by the network.
 
@@ -395,8 +378,3 @@ class MemoryTransport(asyncio.Transport):
     def __repr__(self) -> str:
         state = "closed" if self.is_socket_closed else "closing" if self._is_closing else "open"
         return f"<MemoryTransport {self.local} to {self.remote} {state}>"
-
-
-def _complete(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
