@@ -27,8 +27,6 @@ class ClusterSecret:
         ConfigError: no secret, too many, or one that is too short.
     """
 
-    __slots__ = ("_keys",)
-
     def __init__(self, cluster: str, secrets: str | Iterable[str]) -> None:
         texts = (secrets,) if isinstance(secrets, str) else tuple(secrets)
         check_secrets(texts)

@@ -29,8 +29,6 @@ _points: dict[str, FaultPoint] = {}
 class FaultPoint:
     """A named place in the code."""
 
-    __slots__ = ("_action", "is_armed", "name")
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_armed = False

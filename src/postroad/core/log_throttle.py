@@ -11,8 +11,6 @@ KEYS_MAX = 1_024
 class LogThrottle:
     """Admits one occurrence per key and interval. Time is an argument."""
 
-    __slots__ = ("_interval_s", "_seen")
-
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
         # Key -> time of the last admitted occurrence, and how many were suppressed since.
@@ -32,8 +30,6 @@ class LogThrottle:
 
 class ThrottledLogger:
     """Logger that writes one line per key and interval, with a count of the suppressed ones."""
-
-    __slots__ = ("_logger", "_throttle")
 
     def __init__(self, logger: logging.Logger, interval_s: float) -> None:
         self._logger = logger

@@ -189,11 +189,6 @@ class Operations(Mapping[str, Operation]):
         """Add the operations of another table, whose subject is part of the subject here.
 
         Those that this table defines already are left out.
-
-        Args:
-            others: the other table.
-            subject_of: returns the subject of an operation, given a subject of this table.
-            name_of: returns the name here, given the name there.
         """
         for operation in others.values():
             name = name_of(operation.name)

@@ -87,18 +87,6 @@ _TIMEOUT_S_MAX = 1e6
 class RequestAttempt:
     """One message, its target, start and timeout; annotates its errors."""
 
-    __slots__ = (
-        "_now",
-        "_started",
-        "expected_peer",
-        "payload",
-        "peer",
-        "subject",
-        "target",
-        "timeout",
-        "trace",
-    )
-
     def __init__(
         self,
         target: Address,

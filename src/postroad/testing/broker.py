@@ -48,12 +48,7 @@ class RecordedEvent(msgspec.Struct, frozen=True):
 
 
 class Stub:
-    """Replaces an action.
-
-    Attributes:
-        action: the full name of the action.
-        calls: the contexts of its calls.
-    """
+    """Replaces an action."""
 
     def __init__(
         self, action: str, return_value: Any, raises: BaseException | None, side_effect: Next | None

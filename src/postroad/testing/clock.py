@@ -13,8 +13,6 @@ class ManualClock:
     clock.advance(1.5)
     """
 
-    __slots__ = ("now",)
-
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
 

@@ -195,12 +195,7 @@ class _ReplayWindow:
 
 
 class Seal:
-    """Seals the datagrams that one process sends and opens those it receives.
-
-    Args:
-        secret: the cluster secret.
-        epoch: random bytes, different for every process.
-    """
+    """Seals the datagrams that one process sends and opens those it receives."""
 
     def __init__(self, secret: ClusterSecret, epoch: bytes) -> None:
         self._secret = secret

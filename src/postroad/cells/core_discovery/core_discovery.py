@@ -77,9 +77,7 @@ class CoreDiscovery(Protocol):
         call then has no cores.
 
         Args:
-            local: this domain.
             endpoints: addresses of this domain; ignored if it is a satellite.
-            on_cores: called with all other cores.
 
         Raises:
             ConfigError: a setting is invalid.

@@ -48,21 +48,6 @@ class _MailboxItem(NamedTuple):
 class CellRunner:
     """Mailbox and handler tasks of one cell."""
 
-    __slots__ = (
-        "_dispatcher",
-        "_handler",
-        "_idle",
-        "_is_invoking",
-        "_is_scheduled",
-        "_tasks",
-        "_transactional",
-        "_waiting",
-        "cell",
-        "handled",
-        "mailbox",
-        "name",
-    )
-
     def __init__(self, cell: Cell, dispatcher: MessageDispatcher) -> None:
         self.cell = cell
         self.name = cell.name

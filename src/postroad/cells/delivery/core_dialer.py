@@ -25,16 +25,7 @@ _WARN_INTERVAL_S = 30.0
 
 
 class CoreDialer:
-    """Keeper of the tunnels to core domains.
-
-    Args:
-        service: the messaging service that opens the tunnels.
-        own: this domain.
-        config: delays and expiry.
-        accept: registers an open tunnel.
-        has_link: returns whether there is a tunnel to a domain.
-        cores: names of the domains that may be cores; others are not dialed. None allows all.
-    """
+    """Keeper of the tunnels to core domains."""
 
     def __init__(
         self,
@@ -51,6 +42,7 @@ class CoreDialer:
         self._config = config
         self._accept = accept
         self._has_link = has_link
+        # Names of the domains that may be cores; others are not dialed. None allows all.
         self._allowed = cores
         self._cores: dict[str, CoreLocation] = {}
         # When core discovery stopped listing a core, for those that it lists no more.

@@ -103,8 +103,6 @@ class MessageDispatcher:
         """Deliver and forward a message; return the failure to report to its sender, or None.
 
         Args:
-            envelope: the message.
-            origin: where it came from.
             avoid: targets of queue and default routes that were tried already.
             arrived: when it arrived, by the clock of the event loop; now by default.
             selected_targets: list that gets the selected targets of queue and default routes.

@@ -280,14 +280,7 @@ class DomainLink:
 
 
 class DomainLinks:
-    """All tunnels of a domain.
-
-    Args:
-        dispatcher: dispatcher of this domain.
-        on_up, on_down: called with each tunnel that came up, and the domain of each lost one.
-        on_update: called with each routing update.
-        cores: names of the domains that may be cores; None accepts all.
-    """
+    """All tunnels of a domain."""
 
     def __init__(
         self,

@@ -19,17 +19,13 @@ _ShareKey: TypeAlias = str | tuple[str, str]
 
 
 class FairQueue(Generic[T]):
-    """Bounded FIFO with a fair share for each source.
-
-    Args:
-        items_max: largest number of items.
-        bytes_max: largest size of all items; an empty queue accepts an item of any size.
-    """
+    """Bounded FIFO with a fair share for each source."""
 
     __slots__ = ("_bytes", "_bytes_max", "_items_max", "_usage", "items")
 
     def __init__(self, items_max: int, bytes_max: int) -> None:
         self._items_max = items_max
+        # An empty queue accepts an item of any size.
         self._bytes_max = bytes_max
         self.items: deque[tuple[T, int, tuple[_ShareKey, ...]]] = deque()
         """Items with size and shares, oldest first; not to be changed by others."""

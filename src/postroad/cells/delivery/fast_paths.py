@@ -143,17 +143,6 @@ class ForwardFastPath:
 class DeliverFastPath:
     """Calls a local handler, and sends its reply, if one is wanted."""
 
-    __slots__ = (
-        "_destination",
-        "_dispatcher",
-        "_path",
-        "_reply_gateway",
-        "_reply_route",
-        "_route_name",
-        "_runner",
-        "_sender",
-    )  # fmt: skip
-
     def __init__(
         self,
         dispatcher: MessageDispatcher,

@@ -44,9 +44,6 @@ class RoutingUpdateQueue:
     An update costs the names that it contains and the routes that it changes; a peer waits in
     proportion to that cost, which outlives its tunnel, before its next update is applied. Only the
     latest update of a peer is kept meanwhile, because each contains the full advertisement.
-
-    Args:
-        names_per_s: names and route changes that one peer may cause per second.
     """
 
     def __init__(self, names_per_s: float) -> None:

@@ -95,18 +95,13 @@ def build_advertisement(
 
 
 class RouteAdvertiser:
-    """Advertises local routes to peers: everything to cores, the queues of a core to satellites.
-
-    Args:
-        domain: this domain.
-        incarnation: higher than that of any earlier start of this domain.
-        config: delays and intervals.
-    """
+    """Advertises local routes to peers: everything to cores, the queues of a core to satellites."""
 
     def __init__(
         self, domain: DomainInfo, *, incarnation: int, config: RouteAdvertiserConfig | None = None
     ) -> None:
         self.domain = domain
+        # Higher than that of any earlier start of this domain.
         self.incarnation = incarnation
         self.config = config or RouteAdvertiserConfig()
         self._number = 1

@@ -107,15 +107,6 @@ class BalancedPlan:
     were skipped for one message are skipped for all.
     """
 
-    __slots__ = (
-        "_candidates",
-        "_open_targets",
-        "_plans",
-        "dependencies",
-        "depends_on_domains",
-        "size",
-    )
-
     def __init__(self, resolution: RouteResolution, context: RoutingContext) -> None:
         self.depends_on_domains = frozenset(resolution.depends_on_domains)
         self.size = len(resolution.candidates)
@@ -169,12 +160,7 @@ its cells have the same route."""
 
 
 class RoutingDecisionCache:
-    """Memoized `route_message`; the steps of its decisions may be empty.
-
-    Args:
-        domain: this domain; it has no cells and no routes before the first update.
-        plans_max: plans and candidates of queues before the cache is cleared.
-    """
+    """Memoized `route_message`; the steps of its decisions may be empty."""
 
     def __init__(self, domain: DomainInfo, *, plans_max: int = PLANS_MAX) -> None:
         self.cache = RouteCache()

@@ -32,11 +32,7 @@ class SourcePathFault(NamedTuple):
 
 
 class NeighborTable:
-    """Roles and tunnels of the peers of a domain.
-
-    Args:
-        own: this domain.
-    """
+    """Roles and tunnels of the peers of a domain."""
 
     def __init__(self, local: DomainInfo) -> None:
         self._local_name = local.name

@@ -73,12 +73,7 @@ class _LearnedPeer:
 
 
 class RouteLearner:
-    """Learns routes from the advertisements of peers.
-
-    Args:
-        domain: this domain.
-        config: delays.
-    """
+    """Learns routes from the advertisements of peers."""
 
     def __init__(self, domain: DomainInfo, *, config: RouteLearnerConfig | None = None) -> None:
         self.domain = domain

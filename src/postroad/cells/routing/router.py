@@ -71,11 +71,7 @@ def route_message(
     """Return the routing decision for a message.
 
     Args:
-        envelope: the message.
-        origin: where it came from.
-        table: route table of this domain.
         cells: names of the cells of this domain, gateways included.
-        domain: this domain.
         draining: names of draining cells: `cell@domain` reaches them, a bare name or a route
             does not.
         avoid: targets that queue and default routes must not select, as they were tried.

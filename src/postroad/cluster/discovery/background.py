@@ -42,14 +42,7 @@ class _DiscoveryState(enum.Enum):
 
 
 class BackgroundDiscovery(ABC, Generic[Result]):
-    """Runs `_discover` in a task and publishes its results.
-
-    Args:
-        report: counts and logs, and names the source.
-        subject_plural: what is discovered, in the plural, for logs.
-        empty: the result to publish if none is known in time.
-        first_result_s: how long `start` waits for the first result.
-    """
+    """Runs `_discover` in a task and publishes its results."""
 
     def __init__(
         self,

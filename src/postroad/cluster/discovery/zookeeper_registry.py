@@ -82,18 +82,7 @@ class LocalRegistration(msgspec.Struct, Generic[T], frozen=True):
 
 
 class ZooKeeperRegistry(Generic[T]):
-    """Reads and watches all znodes below a path, and keeps this node's own one registered.
-
-    Args:
-        hosts: servers of one ensemble, with a chroot path, as for `ZooKeeperDiscovery`.
-        path: path of the registry; see `registry_path`.
-        decode: decodes the data of a znode.
-        purpose: purpose of the registry, for the error if the extra is missing.
-
-    Raises:
-        ConfigError: a setting is invalid.
-        MissingExtraError: the extra is not installed.
-    """
+    """Reads and watches all znodes below a path, and keeps this node's own one registered."""
 
     def __init__(
         self,

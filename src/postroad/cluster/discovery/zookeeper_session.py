@@ -50,8 +50,6 @@ class ZooKeeperSession:
     """One kazoo client. Methods and callbacks run on the event loop.
 
     Args:
-        hosts: `host:port,host:port/chroot`.
-        auth: pairs of scheme and credential.
         on_change: called when the connection was established or lost.
         on_watch: called with the path when a watched znode may have changed.
     """

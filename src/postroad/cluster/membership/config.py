@@ -146,16 +146,6 @@ class Suspicion:
     alone never shortens it.
     """
 
-    __slots__ = (
-        "_confirmations_needed",
-        "_is_renotified",
-        "_max_timeout_s",
-        "_min_timeout_s",
-        "_reporters",
-        "_started",
-        "_uses_min_timeout",
-    )
-
     def __init__(self, config: MembershipConfig, started: float, reporter: str, size: int) -> None:
         self._started = started
         self._reporters = {reporter}

@@ -96,11 +96,7 @@ class MembershipContext:
     def gossip_records(
         self, *first: MemberRecord, in_stream: bool = False, capacity_max: int | None = None
     ) -> list[MemberRecord]:
-        """Return the given records, then as many queued ones as fit into the packet.
-
-        Args:
-            capacity_max: upper bound in bytes, for packets that must be short.
-        """
+        """Return the given records, then as many queued ones as fit into the packet."""
         config = self.config
         capacity = config.stream_bytes_max if in_stream else config.packet_bytes_max
         if capacity_max is not None:

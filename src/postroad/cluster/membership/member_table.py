@@ -65,16 +65,6 @@ class MergeResult(enum.Enum):
 class MemberEntry:
     """One other member of the table, active or a tombstone."""
 
-    __slots__ = (
-        "_member",
-        "newest_properties_version",
-        "properties_version",
-        "record",
-        "round_trip",
-        "since",
-        "suspicion",
-    )
-
     def __init__(self, record: MemberRecord, now: float) -> None:
         self.record = record
         # When the member entered its state.

@@ -73,15 +73,10 @@ class Membership:
     """One node's view of its cluster.
 
     Args:
-        name: name of this node.
-        address: address that others use to reach it.
         instance: process number, higher than that of any process that started earlier.
         incarnation: first incarnation, usually the wall clock in milliseconds.
         secret: proof that this node leaves by itself.
-        rng: source of random numbers.
         proves_names: whether every node proves its name before it can connect.
-        properties: properties of this node that others can read.
-        config: times, counts and sizes.
     """
 
     def __init__(

@@ -48,17 +48,14 @@ class NameResolution(NamedTuple):
 
 
 class NameConflictResolver:
-    """Resolves name conflicts; holds the probes in flight by their nonces.
-
-    Args:
-        proves_names: whether every node that replies has proven its name.
-    """
+    """Resolves name conflicts; holds the probes in flight by their nonces."""
 
     def __init__(
         self, context: MembershipContext, verifier: CandidateVerifier, *, proves_names: bool = False
     ) -> None:
         self._context = context
         self._verifier = verifier
+        # Whether every node that replies has proven its name.
         self._proves_names = proves_names
         self._member_table = context.member_table
         # Probes about names of other members, and about this node's own name.

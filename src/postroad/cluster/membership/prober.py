@@ -31,18 +31,6 @@ _ROUND_TRIPS = 4
 class Probe:
     """A probe in flight."""
 
-    __slots__ = (
-        "direct_until",
-        "incarnation",
-        "instance",
-        "name",
-        "relays",
-        "relays_replied",
-        "retry_at",
-        "started",
-        "until",
-    )
-
     def __init__(
         self, entry: MemberEntry, started: float, direct_s: float, timeout_s: float
     ) -> None:
@@ -273,12 +261,7 @@ class Prober:
     def on_request(
         self, request: ProbeRequestPacket, requester: Address, now: float, *, bytes_max: int
     ) -> None:
-        """Probe a member on behalf of another; only a known one, at its known address.
-
-        Args:
-            requester: address that the reply goes to.
-            bytes_max: maximum size of the reply.
-        """
+        """Probe a member on behalf of another; only a known one, at its known address."""
         entry = self._member_table.active.get(request.target)
         if entry is None or len(self._relays) >= _RELAYS_MAX:
             self._context.send(requester, ProbeNackPacket(nonce=request.nonce))

@@ -17,13 +17,10 @@ from postroad.wire import ConnectionRole
 
 
 class TunnelDialer:
-    """Opens tunnels to other nodes, accepts theirs, and closes all when the service stops.
-
-    Args:
-        check_running: raises NotRunningError unless the service runs.
-    """
+    """Opens tunnels to other nodes, accepts theirs, and closes all when the service stops."""
 
     def __init__(self, check_running: Callable[[], None]) -> None:
+        # Raises NotRunningError unless the service runs.
         self._check_running = check_running
         self._dials: DialTasks[Tunnel] = DialTasks(lambda tunnel: tunnel.close("dial cancelled"))
         # Set by start().

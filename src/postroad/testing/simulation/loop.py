@@ -33,13 +33,8 @@ _EXECUTOR_S_MAX = 0.001
 class SimLoop(SimScheduler, SimLoopNetwork):
     """Runs unchanged asyncio code in virtual time, deterministically for each seed.
 
-        with asyncio.Runner(loop_factory=lambda: SimLoop(seed=7)) as runner:
-            runner.run(main())
-
-    Args:
-        seed: determines all random decisions.
-        log: receives the events of the network; a new log by default.
-        callbacks_per_moment_max: more callbacks without time passing are a LivenessFailure.
+    with asyncio.Runner(loop_factory=lambda: SimLoop(seed=7)) as runner:
+        runner.run(main())
     """
 
     def __init__(

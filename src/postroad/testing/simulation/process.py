@@ -77,20 +77,6 @@ ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, Any
 class SimProcess:
     """Callback queue, tasks and host of one simulated process."""
 
-    __slots__ = (
-        "clock_offset_s",
-        "context",
-        "exception_handler",
-        "host",
-        "is_dead",
-        "is_listed",
-        "is_paused",
-        "name",
-        "queue",
-        "signal_handlers",
-        "tasks",
-    )
-
     def __init__(self, name: str, host: SimHost, report: Reporter | None = None) -> None:
         self.name = name
         self.host = host

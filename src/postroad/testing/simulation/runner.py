@@ -84,15 +84,7 @@ def run_seed(
     program: str | None = None,
     keep: Keep | None = None,
 ) -> RunResult:
-    """Run a scenario once; exceptions of the scenario become its result.
-
-    Args:
-        name: the name of the scenario.
-        scenario: the scenario to run.
-        seed: determines the run.
-        program: the command that starts the scenarios; this program by default.
-        keep: the items to use of optional lists; all by default.
-    """
+    """Run a scenario once; exceptions of the scenario become its result."""
     simulation = Simulation(seed, keep)
     exit_code, reason, place = 0, "", ""
     try:
@@ -242,12 +234,6 @@ def shorten(
     First whole lists are left out, then halves of their remaining items, then quarters, and so on
     down to single items, the last ones first. A run fails in the same way if exit code and place of
     the failure are the same.
-
-    Args:
-        failed: the result of the complete run.
-        scenario: its scenario.
-        tries: maximum of runs.
-        seconds: maximum time of all runs together.
     """
     deadline = time.monotonic() + seconds
     shortest = failed

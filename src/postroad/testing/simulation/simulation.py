@@ -62,8 +62,6 @@ ACTIONS_MAX = 200_000
 class ScheduledAction:
     """An action that runs at a virtual time, unless it is cancelled."""
 
-    __slots__ = ("action", "is_cancelled", "time")
-
     def __init__(self, time: float, action: TimelineAction) -> None:
         self.time = time
         self.is_cancelled = False
@@ -117,12 +115,7 @@ _MEMORY_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 
 
 class EventLog:
-    """Events of a run: virtual time, source, verb, details.
-
-    Args:
-        now: returns the virtual time.
-        lines_max: how many of the latest lines are stored.
-    """
+    """Events of a run: virtual time, source, verb, details; only the latest lines are stored."""
 
     def __init__(self, now: Callable[[], float], lines_max: int = LINES_MAX) -> None:
         self.now = now

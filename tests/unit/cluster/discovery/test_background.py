@@ -34,7 +34,7 @@ class Planted(SeedDiscovery):
         self._publish_addresses(addresses)
 
     def complain(self, text: str) -> None:
-        self._warn("key", "%s", text)
+        self._report.report_failure("key", "%s", text)
 
 
 async def test_discovery_error_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:

@@ -34,23 +34,6 @@ class StreamEnd(enum.Enum):
 class Pipe:
     """Carries data from the transport that writes to the one that reads."""
 
-    __slots__ = (
-        "_arrived",
-        "_break_timer",
-        "_due",
-        "_in_flight",
-        "_is_ack_due",
-        "_is_stuck",
-        "_latest",
-        "_network",
-        "_read_bytes",
-        "_unread_bytes",
-        "arrived_bytes",
-        "end",
-        "source",
-        "target",
-    )
-
     def __init__(
         self, network: MemoryNetwork, source: MemoryTransport, target: MemoryTransport
     ) -> None:
