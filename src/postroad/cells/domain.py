@@ -277,7 +277,8 @@ class CellDomain(CellMessaging, Lifecycle):
         # Messages that peers send before they acknowledge the withdrawal are still accepted.
         self._dispatcher.registry.withdraw_cell(name)
         is_acknowledged = await self.propagator.wait_acknowledged(timeout_s)
-        self._delete_routes_to(name)
+        routes = [route for route in self.table if route.target == runner.cell.address]
+        self._dispatcher.registry.change_routes(deleted=routes)
         self._dispatcher.registry.drain_cell(name)
         return await self._wait_idle(runner, deadline) and is_acknowledged
 
@@ -307,12 +308,6 @@ class CellDomain(CellMessaging, Lifecycle):
         if runner is None:
             raise CellNotFoundError(f"domain {self.name} has no cell {name!r}")
         return runner
-
-    def _delete_routes_to(self, name: str) -> None:
-        """Delete all routes that lead to a cell."""
-        address = self.identity.cell(name)
-        routes = [route for route in self._dispatcher.registry.table if route.target == address]
-        self._dispatcher.registry.change_routes(deleted=routes)
 
     async def _stop_cell(self, name: str, deadline: float) -> None:
         runner = self._runners.get(name)

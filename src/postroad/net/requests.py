@@ -128,10 +128,10 @@ class RequestAttempt:
         except TimeoutError:
             reason = last_failure(self.target)
             detail = f"; the last attempt: {reason}" if reason else ", or the peer reads too slowly"
-            error = ReplyTimeoutError(
+            timeout = ReplyTimeoutError(
                 f"no connection in time{detail}", outcome=Outcome.NOT_SENT, retryable=True
             )
-            raise self._annotate(error) from None
+            raise self._annotate(timeout) from None
 
     def _annotate(self, error: MessagingError) -> MessagingError:
         return error.with_context(

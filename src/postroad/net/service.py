@@ -25,7 +25,7 @@ from postroad.net.connections.pool import ConnectionPool
 from postroad.net.connections.server import ServerConnection
 from postroad.net.connections.tunnel import Tunnel
 from postroad.net.connections.tunnel_dialer import TunnelDialer
-from postroad.net.context import ConnectionContext
+from postroad.net.context import ConnectionContext, MessagingStatistics, collect_statistics
 from postroad.net.dispatch import MessageHandler, SubscriptionTable
 from postroad.net.identity import (
     ProtocolConfig,
@@ -41,7 +41,6 @@ from postroad.net.requests import (
     validate_message,
     validate_timeout,
 )
-from postroad.net.statistics import MessagingStatistics, collect_statistics
 from postroad.net.tls import TlsConfig
 from postroad.net.tracing import start_send_span
 

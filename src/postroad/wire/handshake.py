@@ -52,32 +52,31 @@ class ProtocolProfile(msgspec.Struct, frozen=True):
 
     def up_to(self, version: int | None) -> ProtocolProfile:
         """Return the profile without versions newer than this one."""
-        if version is None:
-            return self
-        versions = tuple(number for number in self.versions if number <= version)
-        if not versions:
-            raise ConfigError(f"profile {self.name!r} has no version {version} or older")
-        return msgspec.structs.replace(self, versions=versions)
+        newest = self.versions[-1] if version is None else version
+        return self._restricted(
+            0, newest, f"profile {self.name!r} has no version {version} or older"
+        )
 
     def since(self, version: int | None) -> ProtocolProfile:
         """Return the profile without versions older than this one."""
-        if version is None:
-            return self
-        versions = tuple(number for number in self.versions if number >= version)
-        if not versions:
-            raise ConfigError(
-                f"profile {self.name!r} has no version {version} or newer up to {self.versions[-1]}"
-            )
-        return msgspec.structs.replace(self, versions=versions)
+        newest = self.versions[-1]
+        problem = f"profile {self.name!r} has no version {version} or newer up to {newest}"
+        return self._restricted(version or 0, newest, problem)
 
     def proving(self) -> ProtocolProfile:
         """Return the profile without versions that cannot prove the cluster secret."""
-        versions = tuple(number for number in self.versions if number >= AUTHENTICATION_VERSION)
+        problem = (
+            f"a secret needs version {AUTHENTICATION_VERSION}; profile {self.name!r} "
+            f"as it is configured has {', '.join(map(str, self.versions))}"
+        )
+        return self._restricted(AUTHENTICATION_VERSION, self.versions[-1], problem)
+
+    def _restricted(self, oldest: int, newest: int, problem: str) -> ProtocolProfile:
+        versions = tuple(number for number in self.versions if oldest <= number <= newest)
         if not versions:
-            raise ConfigError(
-                f"a secret needs version {AUTHENTICATION_VERSION}; profile {self.name!r} "
-                f"as it is configured has {', '.join(map(str, self.versions))}"
-            )
+            raise ConfigError(problem)
+        if versions == self.versions:
+            return self
         return msgspec.structs.replace(self, versions=versions)
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from postroad.net.connections.client import ClientConnection
 from postroad.net.connections.connection import PeerConnection
+from postroad.net.connections.disconnect import LargeFrameProtocol
 from postroad.net.connections.server import ServerConnection
-from postroad.net.connections.sockets import LargeFrameProtocol
 from postroad.net.connections.tunnel import Tunnel
 from postroad.net.context import ConnectionContext
 from postroad.net.dispatch import SubscriptionTable

@@ -6,8 +6,6 @@ removed when it has left or is declared dead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from postroad.cells.addresses import Role
 from postroad.cells.core_discovery.core_discovery import BackgroundCoreDiscovery, CoreLocation
 from postroad.cluster import ClusterAgent, Member
@@ -73,16 +71,14 @@ class MembershipCoreDiscovery(BackgroundCoreDiscovery):
                 self._scan_members()
 
     def _scan_members(self) -> None:
-        self._cores = {core.name: core for core in self._find_cores()}
+        # Invalid properties do not change a core that was found before.
+        locations = [
+            self._locate(member) or self._cores.get(member.name)
+            for member in self._agent.members
+            if member.properties.get(ROLE, _NO_CORE) != _NO_CORE
+        ]
+        self._cores = {core.name: core for core in locations if core is not None}
         self._publish_cores(self._cores.values())
-
-    def _find_cores(self) -> Iterator[CoreLocation]:
-        for member in self._agent.members:
-            if member.properties.get(ROLE, _NO_CORE) != _NO_CORE:
-                # Invalid properties do not change a core that was found before.
-                location = self._locate(member) or self._cores.get(member.name)
-                if location is not None:
-                    yield location
 
     def _locate(self, member: Member) -> CoreLocation | None:
         try:

@@ -85,12 +85,6 @@ class CellRunner:
         """Number of messages that are being handled."""
         return len(self._tasks) + self._is_invoking
 
-    @property
-    def waiting_since(self) -> float | None:
-        """Arrival time of the oldest message in the mailbox, or None."""
-        oldest = self.mailbox.oldest
-        return None if oldest is None else oldest.arrived
-
     def deliver(
         self,
         delivery: LocalDelivery,
@@ -156,10 +150,13 @@ class CellRunner:
                 return
             remaining -= 1
             item = self.mailbox.pop()
-            if self._is_abandoned(item):
-                continue
+            envelope = item.delivery.envelope
+            if item.transaction is not None and envelope.id not in self._transactional:
+                continue  # Its transaction was abandoned.
             if self._is_expired(item):
-                self._reject_expired(item.delivery.envelope)
+                self._dispatcher.statistics.expired += 1
+                text = f"the message expired in the mailbox of cell {self.name}"
+                self._dispatcher.reject(envelope, MessageExpiredError, text)
             else:
                 self._handle(*item)
         self._notify_idle()
@@ -187,19 +184,12 @@ class CellRunner:
             self._fail(envelope, error, transaction)
             return
         if isinstance(result, Awaitable):
-            task = self.reply_with(envelope, result, transaction)
+            task = self.track(result)
+            task.add_done_callback(lambda done: self._on_result(envelope, done, transaction))
             if transaction is not None:
                 self._transactional[envelope.id] = task
         else:
             self._succeed(envelope, result, transaction)
-
-    def reply_with(
-        self, envelope: Envelope, result: Awaitable[Any], transaction: Any = None
-    ) -> asyncio.Future[Any]:
-        """Run a coroutine of the handler as a task, and reply with its result."""
-        task = self.track(result)
-        task.add_done_callback(lambda done: self._on_result(envelope, done, transaction))
-        return task
 
     def _succeed(self, envelope: Envelope, result: Any, transaction: Any) -> None:
         if transaction is not None:
@@ -218,21 +208,11 @@ class CellRunner:
         else:
             self._dispatcher.fail(envelope, error, self.name)
 
-    def _is_abandoned(self, item: _MailboxItem) -> bool:
-        if item.transaction is None:
-            return False
-        return item.delivery.envelope.id not in self._transactional
-
     def _is_expired(self, item: _MailboxItem) -> bool:
         budget_ms = item.delivery.envelope.handling_budget_ms
         if budget_ms is None:
             return False
         return self._dispatcher.loop.time() - item.arrived > budget_ms / 1000
-
-    def _reject_expired(self, envelope: Envelope) -> None:
-        self._dispatcher.statistics.expired += 1
-        text = f"the message expired in the mailbox of cell {self.name}"
-        self._dispatcher.reject(envelope, MessageExpiredError, text)
 
     def _invoke_by_content_type(self, message: CellMessage) -> Any:
         if message.content_type == PING:

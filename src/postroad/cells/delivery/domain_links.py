@@ -24,7 +24,7 @@ from postroad.cells.errors import NoRouteError
 from postroad.cells.routing.decision import MessageOrigin
 from postroad.cells.routing.route import Route, RouteType
 from postroad.cells.routing.route_cache import CacheSection
-from postroad.cells.shell.system_cells import TunnelCell, make_tunnel_cell
+from postroad.cells.shell.system_cells import make_tunnel_cell
 from postroad.cells.statistics import LinkStatistics
 from postroad.core.errors import (
     ConfigError,
@@ -141,17 +141,14 @@ class DomainLink:
             self.tunnel.send_nowait(MESSAGE, encode_envelope(envelope, bytes_max=bytes_max))
             self._sent += 1
         except MessageTooLargeError as error:
-            self._return(forwarded, error)
+            hop = forwarded.envelope.destination.last
+            failure = DeliveryFailure.of(
+                type(error), error.detail, hop=hop, at=self._dispatcher.domain.name
+            )
+            self._dispatcher.notify_sender(forwarded.envelope, forwarded.origin, failure)
         except ConnectionClosedError:
             # `on_lost` follows, but would not find this message in the queue any more.
             self._dispatcher.reroute_or_fail(forwarded)
-
-    def _return(self, forwarded: ForwardedMessage, error: MessageTooLargeError) -> None:
-        hop = forwarded.envelope.destination.last
-        failure = DeliveryFailure.of(
-            type(error), error.detail, hop=hop, at=self._dispatcher.domain.name
-        )
-        self._dispatcher.notify_sender(forwarded.envelope, forwarded.origin, failure)
 
     def try_send_encoded(self, data: bytes) -> bool:
         """Send an encoded message; return False if it cannot be sent at once."""
@@ -312,7 +309,10 @@ class DomainLinks:
                 )
             self._dispatcher.registry.remove_cell(previous.gateway)
         self.by_domain[domain.name] = link
-        self._register(link, cell)
+        runner, registry = CellRunner(cell, self._dispatcher), self._dispatcher.registry
+        registry.gateways[link.gateway] = link
+        target = Route.to_domain(domain.name, self._local.cell(link.gateway))
+        registry.add_cell(runner, [target])
         self._on_up(link)
         logger.info(
             "domain %s: tunnel to %s %s opened", self._local.name, domain.role.value, domain.name
@@ -342,12 +342,6 @@ class DomainLinks:
                 f"of {self._local.name}"
             )
         return domain
-
-    def _register(self, link: DomainLink, cell: TunnelCell) -> None:
-        runner = CellRunner(cell, self._dispatcher)
-        self._dispatcher.registry.gateways[link.gateway] = link
-        target = Route.to_domain(link.domain.name, self._local.cell(link.gateway))
-        self._dispatcher.registry.add_cell(runner, [target])
 
     def remove(self, link: DomainLink, reason: str) -> None:
         """Unregister a lost tunnel, unless another tunnel has replaced it."""

@@ -82,7 +82,10 @@ class DeliveryFailure(msgspec.Struct, frozen=True, array_like=True, kw_only=True
         )
 
     def to_error(self) -> MessagingError:
-        error = self._class()(
+        kind = None if self.is_handler_error else _CLASSES.get(self.code)
+        if self.code == MalformedPayloadError.code:
+            kind = RemoteDecodeError
+        error = (kind or RemoteHandlerError)(
             self.text,
             peer=self.domain,
             subject=None if self.hop is None else str(self.hop),
@@ -91,12 +94,6 @@ class DeliveryFailure(msgspec.Struct, frozen=True, array_like=True, kw_only=True
         if isinstance(error, RemoteHandlerError):
             error.remote_code = self.code
         return error
-
-    def _class(self) -> type[MessagingError]:
-        if self.code == MalformedPayloadError.code:
-            return RemoteDecodeError
-        error_class = None if self.is_handler_error else _CLASSES.get(self.code)
-        return error_class or RemoteHandlerError
 
 
 def _text_of(error: BaseException) -> str:

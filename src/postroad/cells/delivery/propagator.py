@@ -192,7 +192,10 @@ class RoutePropagator:
         )
         if self.learner.receive(update, name, now) is not None:
             self._unacknowledged[name] = is_withdrawal or self._unacknowledged.get(name, False)
-        self._update_reachability(name)
+        # Through which domains messages of the peer may come, as it advertises.
+        reachable = self.learner.get_advertisement(name).domains
+        if self._dispatcher.neighbors.set_reachable(name, reachable):
+            self._invalidate_neighbor(name)
 
     def _send_acks(self) -> None:
         """Acknowledge the updates whose routes are all in the table."""
@@ -206,13 +209,6 @@ class RoutePropagator:
                 link.send_update_last(data)
             else:
                 link.send_update(data)
-
-    def _update_reachability(self, name: str) -> None:
-        """Record through which domains messages of a peer may come, as the peer advertises."""
-        if self._dispatcher.neighbors.set_reachable(
-            name, self.learner.get_advertisement(name).domains
-        ):
-            self._invalidate_neighbor(name)
 
     def _invalidate_neighbor(self, name: str) -> None:
         """Have the source paths that contain a neighbor verified anew."""
@@ -316,7 +312,7 @@ class RoutePropagator:
         return not (
             self._is_advertisement_stale
             or self.advertiser.unacknowledged()
-            or self.advertiser.unacknowledged_shutdown()
+            or self.advertiser.unacknowledged_shutdown
         )
 
     async def wait_acknowledged(self, timeout_s: float) -> bool:

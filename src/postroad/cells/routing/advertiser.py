@@ -109,7 +109,7 @@ class RouteAdvertiser:
         self._groups = {role: _PeerGroup(empty, self._number) for role in Role}
         self._peers: dict[str, _AdvertisedPeer] = {}
         # Peers that have not acknowledged the shutdown notice.
-        self._unacknowledged_shutdown: set[str] = set()
+        self.unacknowledged_shutdown: set[str] = set()
         self._outgoing: list[tuple[str, RoutingUpdate]] = []
         self._warnings: list[str] = []
 
@@ -132,10 +132,6 @@ class RouteAdvertiser:
     def unacknowledged(self) -> list[str]:
         """Return the peers that have not acknowledged the current advertisement."""
         return sorted(name for name, peer in self._peers.items() if not peer.is_acknowledged)
-
-    def unacknowledged_shutdown(self) -> list[str]:
-        """Return the peers that have not acknowledged the shutdown notice."""
-        return sorted(self._unacknowledged_shutdown)
 
     # Events.
 
@@ -162,14 +158,14 @@ class RouteAdvertiser:
     def peer_down(self, name: str) -> None:
         """Remove a peer whose tunnel is lost."""
         self._peers.pop(name, None)
-        self._unacknowledged_shutdown.discard(name)
+        self.unacknowledged_shutdown.discard(name)
 
     def announce_shutdown(self) -> None:
         """Send a shutdown notice to the satellites, if this domain is a core."""
         if self.domain.role is Role.CORE:
             satellites = self._groups[Role.SATELLITE]
             leaving = [name for name, peer in self._peers.items() if peer.group is satellites]
-            self._unacknowledged_shutdown.update(leaving)
+            self.unacknowledged_shutdown.update(leaving)
             self._outgoing += [(name, ShutdownNotice(self.incarnation)) for name in leaving]
 
     def receive(self, ack: AdvertisementAck, name: str, now: float) -> None:
@@ -178,9 +174,12 @@ class RouteAdvertiser:
         if peer is None:
             return
         if ack.acknowledges_shutdown:
-            self._unacknowledged_shutdown.discard(name)
+            self.unacknowledged_shutdown.discard(name)
         if (ack.incarnation, ack.number) > (self.incarnation, self._number):
-            self._warn_duplicate(ack, name)
+            self._warnings.append(
+                f"{name} has an advertisement of another process named {self.domain.name}, of "
+                f"incarnation {ack.incarnation}; this one is {self.incarnation}"
+            )
         elif ack.incarnation == self.incarnation:
             self._on_ack(ack, name, peer, now)
         elif not peer.in_flight:
@@ -238,12 +237,6 @@ class RouteAdvertiser:
         peer.sent_at = now
         peer.due = now + peer.resend_s
         peer.resend_s = min(2 * peer.resend_s, self.config.resend_max_s)
-
-    def _warn_duplicate(self, ack: AdvertisementAck, name: str) -> None:
-        self._warnings.append(
-            f"{name} has an advertisement of another process named {self.domain.name}, of "
-            f"incarnation {ack.incarnation}; this one is {self.incarnation}"
-        )
 
     def __repr__(self) -> str:
         peers, missing = len(self._peers), len(self.unacknowledged())

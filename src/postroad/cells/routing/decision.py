@@ -94,22 +94,14 @@ class RoutingDecision(msgspec.Struct, frozen=True):
 
     def describe(self) -> str:
         """Return all steps and the outcome, a line each."""
-        outcome = [
-            f"deliver to {delivery.cell}" + _format_route_name(delivery)
-            for delivery in self.deliveries
-        ]
-        outcome += [
-            f"forward through {forward.gateway}" + _format_target(forward)
-            for forward in self.forwards
-        ]
+        outcome = []
+        for delivery in self.deliveries:
+            suffix = "" if delivery.route_name is None else f" for {delivery.route_name}"
+            outcome.append(f"deliver to {delivery.cell}{suffix}")
+        for forward in self.forwards:
+            target = forward.selected_target
+            suffix = "" if target is None else f" towards {target}"
+            outcome.append(f"forward through {forward.gateway}{suffix}")
         if self.failure is not None:
             outcome.append(f"fail: {self.failure.text}")
         return "\n".join([*self.steps, *(f"=> {line}" for line in outcome or ["nothing to do"])])
-
-
-def _format_route_name(delivery: LocalDelivery) -> str:
-    return f" for {delivery.route_name}" if delivery.route_name is not None else ""
-
-
-def _format_target(forward: Forward) -> str:
-    return f" towards {forward.selected_target}" if forward.selected_target is not None else ""

@@ -112,16 +112,11 @@ class BalancedPlan:
         self.size = len(resolution.candidates)
         self.dependencies: frozenset[Dependency] = frozenset()
         # Targets of the routes not skipped so far, and whether they are in the local zone.
-        self._open_targets = {
+        self.open_targets = {
             route.target_name: context.is_same_zone(route) for route in resolution.candidates
         }
         self._plans: dict[str, RoutingPlan] = {}
         self._candidates: list[tuple[int, RoutingPlan | None]] = []
-
-    @property
-    def has_open_targets(self) -> bool:
-        """Whether any route was not skipped so far."""
-        return bool(self._open_targets)
 
     def pick(self, id: bytes) -> RoutingPlan | None:
         """Return the plan for a message; None if its best route has no plan yet."""
@@ -140,10 +135,10 @@ class BalancedPlan:
             if route is resolution.selected_route:
                 self._plans[route.target_name] = plan
                 break
-            self._open_targets.pop(route.target_name, None)
-        same_zone = [name for name, is_same_zone in self._open_targets.items() if is_same_zone]
+            self.open_targets.pop(route.target_name, None)
+        same_zone = [name for name, is_same_zone in self.open_targets.items() if is_same_zone]
         # Of equal scores the higher name wins, so it comes first.
-        names = sorted(same_zone or self._open_targets, reverse=True)
+        names = sorted(same_zone or self.open_targets, reverse=True)
         self._candidates = [(candidate_weight(name), self._plans.get(name)) for name in names]
 
 
@@ -293,7 +288,7 @@ class RoutingDecisionCache:
             cached if isinstance(cached, BalancedPlan) else BalancedPlan(resolution, self._context)
         )
         balanced.record(resolution, plan)
-        return balanced if balanced.has_open_targets else plan
+        return balanced if balanced.open_targets else plan
 
 
 def _visited(envelope: Envelope, origin: MessageOrigin) -> frozenset[str]:

@@ -47,13 +47,12 @@ def rendezvous_rank_by(
 
     The ranking does not depend on the order of the candidates, if their names differ.
     """
-    candidate_list = list(candidates)
-    if len(candidate_list) < 2:
-        return candidate_list
     digest = blake2b(key, digest_size=_KEY_BYTES).digest()
-    return _sorted(
-        candidate_list, lambda candidate_name: _score(digest, candidate_name), name, is_preferred
-    )
+
+    def score(candidate_name: str) -> bytes:
+        return blake2b(candidate_name.encode(), digest_size=_SCORE_BYTES, key=digest).digest()
+
+    return _sorted(candidates, score, name, is_preferred)
 
 
 def rank_for_message(
@@ -64,12 +63,9 @@ def rank_for_message(
     is_preferred: Callable[[T], bool] | None = None,
 ) -> list[T]:
     """Return the candidates, best first, for a message id; see `rendezvous_rank_by`."""
-    candidate_list = list(candidates)
-    if len(candidate_list) < 2:
-        return candidate_list
     number = message_weight(id)
     return _sorted(
-        candidate_list,
+        candidates,
         lambda candidate_name: number * candidate_weight(candidate_name) & NUMBER_MASK,
         name,
         is_preferred,
@@ -89,7 +85,7 @@ def candidate_weight(name: str) -> int:
 
 
 def _sorted(
-    candidates: list[T],
+    candidates: Iterable[T],
     score: Callable[[str], int | bytes],
     name: Callable[[T], str],
     is_preferred: Callable[[T], bool] | None,
@@ -99,8 +95,7 @@ def _sorted(
         preferred = is_preferred is not None and is_preferred(candidate)
         return preferred, score(candidate_name), candidate_name
 
-    return sorted(candidates, key=sort_key, reverse=True)
-
-
-def _score(digest: bytes, name: str) -> bytes:
-    return blake2b(name.encode(), digest_size=_SCORE_BYTES, key=digest).digest()
+    candidate_list = list(candidates)
+    if len(candidate_list) < 2:
+        return candidate_list
+    return sorted(candidate_list, key=sort_key, reverse=True)

@@ -216,7 +216,8 @@ class RouteLearner:
             and not peer.ack.acknowledges_shutdown
         ):
             peer.ack = msgspec.structs.replace(peer.ack, acknowledges_shutdown=True)
-            self._demote_default(peer)
+            peer.is_default, peer.default_due = False, NEVER
+            self._dirty.add(peer.domain.name)
             self._ensure_default(now)
         return peer.ack
 
@@ -286,10 +287,6 @@ class RouteLearner:
 
     def _make_default(self, peer: _LearnedPeer) -> None:
         peer.is_default, peer.default_due = True, NEVER
-        self._dirty.add(peer.domain.name)
-
-    def _demote_default(self, peer: _LearnedPeer) -> None:
-        peer.is_default, peer.default_due = False, NEVER
         self._dirty.add(peer.domain.name)
 
     def __repr__(self) -> str:

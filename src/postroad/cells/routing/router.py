@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from postroad.cells.addresses import ANY, LOCAL, SYSTEM, CellAddress, CellPath, DomainInfo
+from postroad.cells.addresses import ANY, LOCAL, SYSTEM, CellAddress, DomainInfo
 from postroad.cells.delivery.envelope import Envelope
 from postroad.cells.delivery.failure import DeliveryFailure
 from postroad.cells.errors import (
@@ -196,16 +196,13 @@ class RouteResolution:
             if not self._allow_fan_out:
                 self._log_step("{}: has its copy already", route)
             elif self._is_local_target(route.target):
-                self._copy_to_cell(route)
+                if self._is_target_routable(route):
+                    self._log_step("{}: a copy", route)
+                    self._deliver(route.target.cell, route.cell)
             elif not self._allow_remote:
                 self._log_step("{}: not followed, the message came from a core", route)
             else:
                 self._copy_to_domain(route)
-
-    def _copy_to_cell(self, route: Route) -> None:
-        if self._is_target_routable(route):
-            self._log_step("{}: a copy", route)
-            self._deliver(route.target.cell, route.cell)
 
     def _copy_to_domain(self, route: Route) -> None:
         if self._has_visited(route.target):
@@ -238,7 +235,11 @@ class RouteResolution:
 
     def _try_route(self, route: Route) -> bool:
         if route.type is RouteType.QUEUE and self._is_local_target(route.target):
-            return self._deliver_to_consumer(route)
+            if not self._is_target_routable(route):
+                return False
+            self._log_step("{}: the consumer", route)
+            self._deliver(route.target.cell, route.cell)
+            return True
         gateway = self._resolve_gateway(route.target)
         if gateway is None:
             self._log_step("{}: no gateway", route)
@@ -246,13 +247,6 @@ class RouteResolution:
         self._log_step("{}: through {}", route, gateway)
         is_selected = route.type in (RouteType.QUEUE, RouteType.DEFAULT)
         self._forward(gateway, route.target_name if is_selected else None)
-        return True
-
-    def _deliver_to_consumer(self, route: Route) -> bool:
-        if not self._is_target_routable(route):
-            return False
-        self._log_step("{}: the consumer", route)
-        self._deliver(route.target.cell, route.cell)
         return True
 
     def _routes_for(self, hop: CellAddress) -> Iterator[Route]:
@@ -387,7 +381,7 @@ class RouteResolution:
 
     def _fail(self, error: type[RoutingError], text: str) -> None:
         self._log_step("{}", text)
-        hop = _hop_of(self._path)
+        hop = None if self._path.is_complete else self._path.current
         self._failure = DeliveryFailure.of(error, text, hop=hop, at=self._domain.name)
 
     def _log_step(self, template: str, *arguments: object) -> None:
@@ -396,7 +390,3 @@ class RouteResolution:
 
 def _target_name(route: Route) -> str:
     return route.target_name
-
-
-def _hop_of(path: CellPath) -> CellAddress | None:
-    return None if path.is_complete else path.current

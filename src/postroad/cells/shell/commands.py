@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import shlex
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, get_origin
 from weakref import WeakKeyDictionary
 
@@ -60,8 +60,10 @@ def commands_of(cell: Any) -> Operations:
     table = _tables.get(kind)
     if table is None:
         table = _tables[kind] = Operations()
-        for method, (name, effect) in _find_marked(kind):
-            table.operation(name, effect)(method)
+        for attribute in dir(kind):
+            method: Any = inspect.getattr_static(kind, attribute, None)
+            if mark := getattr(method, _MARK, None):
+                table.operation(*mark)(method)
         for others in getattr(kind, "domain_operations", ()):
             table.include(others, lambda cell: cell.domain, _text_name)
         table.include(_DEFAULTS, lambda cell: cell)
@@ -95,14 +97,6 @@ async def run_command(cell: Any, line: str) -> str:
 def quote(text: str) -> str:
     """Return user input for an error message: quoted, printable and truncated."""
     return repr(one_line(text, _SHOWN_CHARACTERS_MAX))
-
-
-def _find_marked(kind: type) -> Iterator[tuple[Any, tuple[str, Effect]]]:
-    for attribute in dir(kind):
-        method: Any = inspect.getattr_static(kind, attribute, None)
-        mark = getattr(method, _MARK, None)
-        if mark is not None:
-            yield method, mark
 
 
 def _text_name(name: str) -> str:

@@ -50,14 +50,14 @@ class RoutingManager(Cell):
         domain = self.domain
         learner = domain.propagator.learner
         advertisement = build_advertisement(domain.table, domain.identity)
+        acks = {name: learner.ack_for(name) for name in learner.advertisements()}
         return CoreReport(
             KnownAdvertisement(domain.service.incarnation, 0, advertisement.digest()),
-            {name: self._known_advertisement(name) for name in learner.advertisements()},
+            {
+                name: KnownAdvertisement(ack.incarnation, ack.number, ack.digest)
+                for name, ack in acks.items()
+            },
         )
-
-    def _known_advertisement(self, name: str) -> KnownAdvertisement:
-        ack = self.domain.propagator.learner.ack_for(name)
-        return KnownAdvertisement(ack.incarnation, ack.number, ack.digest)
 
     # Advertisements.
 
@@ -131,7 +131,10 @@ class RoutingManager(Cell):
         if result.differences:
             await asyncio.sleep(_RECHECK_DELAY_S)
             result = await self._compare(timeout_s)
-        return _as_json(result) if json else "\n".join(_in_words(result))
+        if not json:
+            return "\n".join(_in_words(result))
+        values = {"is_consistent": result.is_consistent, **msgspec.structs.asdict(result)}
+        return msgspec.json.encode(values).decode()
 
     async def _compare(self, timeout_s: float) -> RouteCheckResult:
         cores = self._cores()
@@ -181,8 +184,3 @@ def _in_words(result: RouteCheckResult) -> Iterator[str]:
     elif result.cores:
         agree = "agree on" if len(result.cores) > 1 else "alone reports"
         yield f"{', '.join(result.cores)} {agree} {result.domains} domains"
-
-
-def _as_json(result: RouteCheckResult) -> str:
-    values = {"is_consistent": result.is_consistent, **msgspec.structs.asdict(result)}
-    return msgspec.json.encode(values).decode()

@@ -125,7 +125,7 @@ def cell_view(domain: CellDomain, name: str) -> CellView:
     runner = dispatcher.registry.runners.get(name)
     if runner is None:
         raise CellNotFoundError(f"domain {domain.name} has no cell {name!r}")
-    since = runner.waiting_since
+    oldest = runner.mailbox.oldest
     busy = "idle" if runner.is_idle else "busy"
     return CellView(
         name=name,
@@ -133,7 +133,7 @@ def cell_view(domain: CellDomain, name: str) -> CellView:
         state="draining" if name in dispatcher.registry.draining else busy,
         waiting=len(runner.mailbox),
         waiting_bytes=runner.mailbox.bytes,
-        oldest_wait_s=None if since is None else dispatcher.loop.time() - since,
+        oldest_wait_s=None if oldest is None else dispatcher.loop.time() - oldest.arrived,
         running=runner.running,
         handled=runner.handled,
         kind=type(runner.cell).__name__,

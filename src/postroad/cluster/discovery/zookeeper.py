@@ -70,7 +70,9 @@ class ZooKeeperDiscovery(SeedDiscovery):
 
     async def _discover(self) -> None:
         data = msgspec.json.encode(_NodeRegistration(str(self._address)))
-        local = LocalRegistration(self._name, data, lambda address: address == self._address)
+        local = LocalRegistration[Address](
+            self._name, data, lambda address: address == self._address
+        )
         async for members in self._entries.watch(local, self._report):
             self._has_result.set()
             if members is not None:

@@ -15,13 +15,11 @@ from postroad.core.errors import FrameTooLargeError, PeerTimeoutError, RemotePro
 from postroad.net.connections.disconnect import (
     LINGER_S,
     DisconnectReason,
-    WriteStallDetector,
-    is_rejection,
-)
-from postroad.net.connections.sockets import (
     LargeFrameProtocol,
+    WriteStallDetector,
     describe_remote,
     enable_keepalive,
+    is_rejection,
     remote_host,
 )
 from postroad.net.context import ConnectionContext
