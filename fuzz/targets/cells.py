@@ -36,17 +36,15 @@ from postroad.cells.routing.advertisements import (
     AdvertisementAck,
     AdvertisementQuery,
     AdvertisementUpdate,
+    CoreReport,
+    KnownAdvertisement,
     RouteAdvertisement,
     RoutingUpdate,
     ShutdownNotice,
-    decode_routing_update,
-    encode_routing_update,
-)
-from postroad.cells.routing.route_check import (
-    CoreReport,
-    KnownAdvertisement,
     compare_reports,
     decode_report,
+    decode_routing_update,
+    encode_routing_update,
 )
 from postroad.core import Address
 from postroad.core.errors import ConnectionClosedError, MalformedPayloadError

@@ -3,10 +3,9 @@
 from postroad.testing.broker import RecordedCall, RecordedEvent, Stub, TestBroker
 from postroad.testing.clock import ManualClock
 from postroad.testing.simulation.cluster import PeriodicCheck, SimCluster
-from postroad.testing.simulation.disk import SimDisk
 from postroad.testing.simulation.loop import SimLoop
 from postroad.testing.simulation.network import MemoryNetwork
-from postroad.testing.simulation.node import NodeProgram, SimNode
+from postroad.testing.simulation.node import NodeProgram, SimDisk, SimNode
 from postroad.testing.simulation.runner import RunResult, main, run_seed, shorten
 from postroad.testing.simulation.simulation import (
     CRASH_EXIT_CODE,

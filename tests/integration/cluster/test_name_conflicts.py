@@ -12,7 +12,7 @@ import pytest
 
 from postroad.cluster import ClusterAgent, MembershipEvent
 from postroad.cluster.discovery import DiscoveryStatistics
-from postroad.cluster.discovery.discovery import SeedsCallback
+from postroad.cluster.discovery.background import SeedsCallback
 from postroad.core.errors import NameConflictError
 from postroad.net import Address
 from tests.support.cluster.nodes import (

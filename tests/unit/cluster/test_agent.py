@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from postroad.cluster import ClusterAgent, StaticDiscovery
-from postroad.cluster.discovery.discovery import SeedsCallback
+from postroad.cluster.discovery.background import SeedsCallback
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 from postroad.net import MessagingService, RawMessage

@@ -11,14 +11,14 @@ import msgspec
 from postroad.cells.addresses import Role
 from postroad.cells.cell import Cell
 from postroad.cells.messages import CellMessage
-from postroad.cells.routing.advertiser import build_advertisement
-from postroad.cells.routing.route_check import (
+from postroad.cells.routing.advertisements import (
     CoreReport,
     KnownAdvertisement,
     RouteCheckResult,
     compare_reports,
     decode_report,
 )
+from postroad.cells.routing.advertiser import build_advertisement
 from postroad.cells.shell.commands import command, quote
 from postroad.cells.shell.operations import Seconds
 from postroad.cells.shell.views import format_fields, format_names, format_table, one_line

@@ -3,13 +3,14 @@
 Also the parts that other discoveries share: background task, reporter, ZooKeeper registry.
 """
 
-from postroad.cluster.discovery.background import BackgroundDiscovery, StaticDiscovery
-from postroad.cluster.discovery.discovery import (
+from postroad.cluster.discovery.background import (
+    BackgroundDiscovery,
     BackgroundDiscoveryStatistics,
     Discovery,
     DiscoveryReporter,
     DiscoveryStatistics,
     SeedsCallback,
+    StaticDiscovery,
     validate_list,
     validate_port,
 )

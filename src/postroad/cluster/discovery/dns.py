@@ -9,8 +9,13 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Any
 
-from postroad.cluster.discovery.background import SeedDiscovery, retry_delay_s
-from postroad.cluster.discovery.discovery import validate_list, validate_port, validate_seconds
+from postroad.cluster.discovery.background import (
+    SeedDiscovery,
+    retry_delay_s,
+    validate_list,
+    validate_port,
+    validate_seconds,
+)
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from postroad.cluster.discovery.background import SeedDiscovery
-from postroad.cluster.discovery.discovery import validate_port
+from postroad.cluster.discovery.background import SeedDiscovery, validate_port
 from postroad.cluster.discovery.zookeeper_registry import (
     LocalRegistration,
     ZooKeeperRegistry,

@@ -14,8 +14,12 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from postroad.cluster.discovery.background import RETRY_MAX_S, retry_delay_s
-from postroad.cluster.discovery.discovery import DiscoveryReporter, validate_seconds
+from postroad.cluster.discovery.background import (
+    RETRY_MAX_S,
+    DiscoveryReporter,
+    retry_delay_s,
+    validate_seconds,
+)
 from postroad.core import validate_cluster_name
 from postroad.core.errors import ConfigError, MissingExtraError
 

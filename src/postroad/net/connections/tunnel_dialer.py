@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from postroad.core import Address, to_address
 from postroad.core.errors import ConfigError, ConnectError, MessagingError
-from postroad.net.connections.dialer import DialTasks, connect
 from postroad.net.connections.disconnect import drain_connections
-from postroad.net.connections.pool import ConnectionPool
+from postroad.net.connections.pool import ConnectionPool, DialTasks, connect
 from postroad.net.connections.tunnel import Tunnel, TunnelAcceptor
 from postroad.net.context import ConnectionContext
 from postroad.net.requests import validate_timeout

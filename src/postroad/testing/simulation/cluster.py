@@ -12,12 +12,11 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from postroad.core.errors import UsageError
-from postroad.testing.simulation.disk import SimDisk
 from postroad.testing.simulation.environment import simulated_environment
 from postroad.testing.simulation.loop import SimLoop
 from postroad.testing.simulation.loop_scheduler import CALLBACKS_PER_MOMENT_MAX
 from postroad.testing.simulation.network import MemoryNetwork
-from postroad.testing.simulation.node import NodeProgram, SimNode
+from postroad.testing.simulation.node import NodeProgram, SimDisk, SimNode
 from postroad.testing.simulation.process import SimProcess, close_tasks
 from postroad.testing.simulation.simulation import (
     EventLog,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from postroad.cells.routing.route_check import (
+from postroad.cells.routing.advertisements import (
     CoreReport,
     KnownAdvertisement,
     RouteCheckResult,

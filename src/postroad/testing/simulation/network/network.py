@@ -13,9 +13,8 @@ import msgspec
 from postroad.core.errors import ConfigError, UsageError
 from postroad.testing.simulation.network.conditions import DEFAULT_CONDITIONS, LinkTable
 from postroad.testing.simulation.network.datagram import MemoryDatagramTransport
-from postroad.testing.simulation.network.dial import DialAttempt
 from postroad.testing.simulation.network.hosts import WILDCARD, NameService, SimHost, SocketAddress
-from postroad.testing.simulation.network.server import MemoryServer
+from postroad.testing.simulation.network.server import DialAttempt, MemoryServer
 from postroad.testing.simulation.network.transport import MemoryTransport, reset_error
 from postroad.testing.simulation.simulation import EventLog
 
