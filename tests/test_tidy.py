@@ -30,22 +30,34 @@ PLAIN_SPOKEN = ("core", "wire", "net", "cluster", "cells", "durable", "flows", "
 # Tests and their support, by the beginnings of their paths, whose variables say what they hold.
 PLAIN_SPOKEN_TESTS = (
     *("contract/test_transports", "contract/transport_ends"),
-    *("integration/cells", "integration/cluster", "integration/net", "integration/test_"),
+    *("integration/cells", "integration/cluster", "integration/durable", "integration/flows"),
+    *("integration/net", "integration/test_"),
     *("property/test_cells", "property/test_membership", "property/test_wire"),
-    *("simulation", "support/cells", "support/cluster", "support/net", "support/wire"),
-    *("unit/cells", "unit/cluster", "unit/core", "unit/net", "unit/testing", "unit/wire"),
+    *("simulation", "support/cells", "support/cluster", "support/durable", "support/flows"),
+    *("support/net", "support/wire", "unit/cells", "unit/cluster", "unit/core", "unit/durable"),
+    *("unit/flows", "unit/net", "unit/testing", "unit/wire"),
 )
 # Variables that say nothing of what they hold.
 EMPTY_NAMES = {
     *("asked", "found", "given", "heard", "it", "kept", "known", "left", "made", "said", "told"),
     "wanted",
 }
-RETIRED_NAMES = frozenset((Path(__file__).parent / "support/retired_names.txt").read_text().split())
-# Names that other packages may use, and these packages had for what has another name now.
-LOWER_PACKAGES = ("core", "wire", "net", "cluster", "cells", "testing")
-RETIRED_NAMES_LOWER = frozenset(
-    (Path(__file__).parent / "support/retired_names_lower.txt").read_text().split()
-)
+
+
+def read_names(name: str) -> frozenset[str]:
+    return frozenset((Path(__file__).parent / "support" / name).read_text().split())
+
+
+RETIRED_NAMES = read_names("retired_names.txt")
+# Names that others may use; files at these paths had them for what has another name now.
+RETIRED_NAMES_AT = {
+    r"(src/postroad|tests/\w+)/(test_)?(core|wire|net|cluster|cells|testing)(?![a-z])": read_names(
+        "retired_names_lower.txt"
+    ),
+    r"(src/postroad|tests/(integration|support|unit))/(durable|flows)/": read_names(
+        "retired_names_durable.txt"
+    ),
+}
 
 UNFINISHED = "NotImplementedError"
 PROMISE = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
@@ -188,10 +200,6 @@ def retired_names(source: str, tree: ast.Module) -> Iterator[str]:
     return names_among(RETIRED_NAMES, tree)
 
 
-def retired_names_lower(source: str, tree: ast.Module) -> Iterator[str]:
-    return names_among(RETIRED_NAMES_LOWER, tree)
-
-
 def self_comparisons(source: str, tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
@@ -256,16 +264,12 @@ def test_retired_names_do_not_come_back() -> None:
     assert not found, report(found)
 
 
-def is_lower(path: Path) -> bool:
-    """True for the modules of the lower packages and for the tests of one of them."""
-    parts = path.relative_to(PACKAGE.parents[1]).parts
-    folder = parts[2].removeprefix("test_").split(".")[0].split("_")[0] if len(parts) > 2 else ""
-    return parts[0] in ("src", "tests") and folder in LOWER_PACKAGES
-
-
 @pytest.mark.slow  # It reads all files first.
-def test_retired_names_do_not_come_back_in_lower_packages() -> None:
-    found = breaches(retired_names_lower, filter(is_lower, code_files()))
+@pytest.mark.parametrize("place", RETIRED_NAMES_AT, ids=["lower", "durable"])
+def test_retired_names_do_not_come_back_in_their_packages(place: str) -> None:
+    paths = [path for path in code_files() if re.match(place, relative(path))]
+    assert paths, "nothing is at that place; correct RETIRED_NAMES_AT"
+    found = breaches(lambda _source, tree: names_among(RETIRED_NAMES_AT[place], tree), paths)
     assert not found, report(found)
 
 
@@ -329,7 +333,6 @@ COMMENTED_FUNCTION = 'def short():\n    """Say.\n\n    More.\n    """\n' + "    
         (empty_names, "def f(told): return 1"),
         (retired_names, "from postroad.core.errors import NoSuchMember"),
         (retired_names, "table.bury_silent()"),
-        (retired_names_lower, "class Verdict(enum.Enum): APPLIED = 1"),
         (self_comparisons, "[step for step in steps if step is not step]"),
         (self_comparisons, "0 < x == x"),
     ],

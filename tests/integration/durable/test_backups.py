@@ -37,10 +37,10 @@ async def until_refused(alpha: Station, *words: str) -> None:
     async def is_refused() -> bool:
         bridges = (await alpha.mail.bridges.status()).bridges
         return any(
-            it.state == "mismatch"
-            and it.last_error is not None
-            and all(w in it.last_error for w in words)
-            for it in bridges
+            bridge.state == "mismatch"
+            and bridge.last_error is not None
+            and all(w in bridge.last_error for w in words)
+            for bridge in bridges
         )
 
     await eventually(is_refused, f"the bridge says {words}")
@@ -99,7 +99,7 @@ async def test_receiver_that_was_restored_is_noticed(tmp_path: Path) -> None:
         assert len(await beta.mail.admin.peek("orders")) == 5
         await alpha.mail.bridges.start_epoch("beta")
         await until_waiting(beta.mail, "orders", 7)
-        numbers = numbers_of(it.body for it in await beta.mail.admin.peek("orders"))
+        numbers = numbers_of(message.body for message in await beta.mail.admin.peek("orders"))
         assert numbers == [0, 1, 2, 3, 4, 10, 11]
 
 
@@ -140,5 +140,5 @@ async def test_sender_restored_to_before_other_managers_concerns_one_peer(tmp_pa
             await alpha.mail.bridges.start_epoch("beta")
             await alpha.mail.send("orders", b"20", to="beta")
             await until_empty(alpha.mail, "beta", "gamma")
-        numbers = numbers_of(it.body for it in await beta.mail.admin.peek("orders"))
+        numbers = numbers_of(message.body for message in await beta.mail.admin.peek("orders"))
         assert numbers == [0, 1, 2, 3, 20]

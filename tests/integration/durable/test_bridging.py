@@ -65,7 +65,7 @@ async def test_what_is_committed_at_once_and_too_much_for_memory_is_read(tmp_pat
         before = store.reads[query.read_outbox_batches_of_epoch]
         sizes = [300_000 + index for index in range(12)]
         await alpha.mail.send_many(
-            [OutgoingMessage(to="beta", queue="orders", body=bytes(it)) for it in sizes]
+            [OutgoingMessage(to="beta", queue="orders", body=bytes(size)) for size in sizes]
         )
         assert list(map(len, await recorder.until(13)))[1:] == sizes
         await until_empty(alpha.mail, "beta")

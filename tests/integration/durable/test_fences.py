@@ -175,9 +175,9 @@ async def test_failed_commit_leaves_what_was_pulled_to_be_acknowledged(alpha: St
     with failing, pytest.raises(StoreUnavailableError):
         await first.ack()
     await second.ack()
-    left = [(await alpha.mail.pull("orders"))[0] for _ in range(2)]
-    assert sorted(message.body for message in left) == [b"1", b"3"]
-    for message in left:
+    redelivered = [(await alpha.mail.pull("orders"))[0] for _ in range(2)]
+    assert sorted(message.body for message in redelivered) == [b"1", b"3"]
+    for message in redelivered:
         await message.ack()
     await wait_for_depth(alpha, 0)
 
@@ -300,5 +300,5 @@ async def test_message_that_undid_the_commit_of_the_one_before_it_comes_after_th
             rows = await tx.execute("SELECT number FROM booked ORDER BY rowid")
     assert rows == [(1,), (2,), (3,)]
     # It has failed, which counts unless everything was read again meanwhile.
-    seen = [it for it in handled if it[0] != b"3"]
+    seen = [delivery for delivery in handled if delivery[0] != b"3"]
     assert seen == [(b"1", 1), (b"2", 1), (b"1", 1), (b"2", 1 if is_reloaded else 2)]

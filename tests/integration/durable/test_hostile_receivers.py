@@ -80,8 +80,8 @@ async def until_refused(alpha: Station, peer: str) -> None:
 
     async def is_refused() -> bool:
         return any(
-            it.peer == peer and it.state == "mismatch"
-            for it in (await alpha.mail.bridges.status()).bridges
+            bridge.peer == peer and bridge.state == "mismatch"
+            for bridge in (await alpha.mail.bridges.status()).bridges
         )
 
     await eventually(is_refused, f"the bridge to {peer} is refused")

@@ -30,18 +30,18 @@ def authority(tmp_path: Path) -> Authority:
 
 async def trouble_with(alpha: Station, peer: str) -> str:
     """What the bridge of a node complains about, as soon as it does."""
-    found: list[str] = []
+    errors: list[str] = []
 
     async def complains() -> bool:
-        found[:] = [
-            it.last_error
-            for it in (await alpha.mail.bridges.status()).bridges
-            if it.peer == peer and it.last_error
+        errors[:] = [
+            bridge.last_error
+            for bridge in (await alpha.mail.bridges.status()).bridges
+            if bridge.peer == peer and bridge.last_error
         ]
-        return bool(found)
+        return bool(errors)
 
     await eventually(complains, f"the bridge to {peer} is in trouble")
-    return found[0]
+    return errors[0]
 
 
 async def test_sender_is_who_its_certificate_says(tmp_path: Path, authority: Authority) -> None:
@@ -79,7 +79,7 @@ async def test_stream_belongs_to_the_node_behind_the_certificate(
         await service.request(beta.address, DELIVER, encode(window), peer="beta")
         recorder = await Recorder.at(beta, QUEUE)
         await recorder.until(3)
-        assert {it.sender for it in recorder.messages} == {name.removesuffix(".bridge")}
+        assert {message.sender for message in recorder.messages} == {name.removesuffix(".bridge")}
         with pytest.raises(RemoteDecodeError):
             await service.request(beta.address, DELIVER, b"nonsense", peer="beta")
 
@@ -99,7 +99,7 @@ async def test_no_mail_is_given_to_whoever_answers_there(
         assert await mallory.mail.admin.peek("orders") == []
         alpha.meet(beta)
         await until_empty(alpha.mail, "beta")
-        assert [it.body for it in await beta.mail.admin.peek("orders")] == [b"secret"]
+        assert [message.body for message in await beta.mail.admin.peek("orders")] == [b"secret"]
 
 
 async def test_no_mail_is_given_to_a_node_of_another_root(
@@ -114,4 +114,4 @@ async def test_no_mail_is_given_to_a_node_of_another_root(
         await alpha.mail.send("orders", b"secret", to="beta")
         await trouble_with(alpha, "beta")
         assert await beta.mail.admin.peek("orders") == []
-        assert [it.body for it in await alpha.mail.bridges.peek("beta")] == [b"secret"]
+        assert [message.body for message in await alpha.mail.bridges.peek("beta")] == [b"secret"]

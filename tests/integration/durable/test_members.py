@@ -52,8 +52,8 @@ async def test_mail_follows_a_member_that_moves(tmp_path: Path) -> None:
             await beta.consume("orders", recorder)
             await recorder.until(6)
         assert len(addresses) > 1
-        told = [b"0 there", b"0 away", b"1 there", b"1 away", b"2 there", b"2 away"]
-        assert recorder.bodies == told
+        expected = [b"0 there", b"0 away", b"1 there", b"1 away", b"2 there", b"2 away"]
+        assert recorder.bodies == expected
 
 
 async def test_bridge_ends_when_its_peer_has_left(tmp_path: Path) -> None:
@@ -62,14 +62,14 @@ async def test_bridge_ends_when_its_peer_has_left(tmp_path: Path) -> None:
             await Recorder.at(beta)
             await alpha.send("orders", b"tea", to="beta")
             await until_empty(alpha, "beta")
-            assert [it.peer for it in (await alpha.bridges.status()).bridges] == ["beta"]
+            assert [bridge.peer for bridge in (await alpha.bridges.status()).bridges] == ["beta"]
 
         async def is_gone() -> bool:
             return (await alpha.bridges.status()).bridges == []
 
         await eventually(is_gone, "the bridge has ended")
         await alpha.send("orders", b"cake", to="beta")
-        assert [it.body for it in await alpha.bridges.peek("beta")] == [b"cake"]
+        assert [message.body for message in await alpha.bridges.peek("beta")] == [b"cake"]
 
 
 async def test_member_that_crashes_gets_its_mail_when_it_is_back(tmp_path: Path) -> None:

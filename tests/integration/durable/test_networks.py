@@ -96,7 +96,7 @@ async def test_peer_that_is_not_there_yet_costs_only_time(tmp_path: Path) -> Non
         await post_numbers(alpha, "beta", range(10))
 
         async def has_tried() -> bool:
-            return any(it.last_error for it in (await alpha.mail.bridges.status()).bridges)
+            return any(bridge.last_error for bridge in (await alpha.mail.bridges.status()).bridges)
 
         await eventually(has_tried, "the bridge has tried")
         async with running_station("beta", tmp_path, bind=address) as beta:

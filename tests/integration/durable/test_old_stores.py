@@ -38,7 +38,10 @@ async def test_store_of_an_earlier_version_keeps_its_messages(schema: int, tmp_p
             assert await tx.execute("SELECT cents FROM bookings") == [(995,)]
         (dead,) = await queues.dead_letters.list()
         assert (dead.message.body, dead.reason, dead.failures) == (b"bad", "rejected", 1)
-        pending = {it.message.body: it.failures for it in await queues.admin.peek_pending("orders")}
+        pending = {
+            pending.message.body: pending.failures
+            for pending in await queues.admin.peek_pending("orders")
+        }
         assert pending == {b"fails": 1, b"next": 0, b"plain": 0, b"urgent": 0, b"later": 0}
         statistics = await queues.statistics()
         assert (statistics.queues["held"].depth, statistics.queues["held"].is_paused) == (1, True)
@@ -47,7 +50,7 @@ async def test_store_of_an_earlier_version_keeps_its_messages(schema: int, tmp_p
         again = await queues.send(
             "orders", b"out 0", to="beta", key="k", headers={"h": "0"}, idempotency_key="once 0"
         )
-        assert again in [it.id for it in await queues.bridges.peek("beta")]
+        assert again in [message.id for message in await queues.bridges.peek("beta")]
         alpha.meet(beta)
         await beta.mail.consume(
             "orders",
@@ -68,7 +71,7 @@ async def test_store_of_an_earlier_version_keeps_its_messages(schema: int, tmp_p
         await queues.dead_letters.retry(dead.id)
         await eventually(lambda: handled[-1] == (b"bad", 1), "the dead letter is handled")
         await until_waiting(queues, "orders", 1)
-        assert [it.body for it in await queues.admin.peek("orders")] == [b"later"]
+        assert [message.body for message in await queues.admin.peek("orders")] == [b"later"]
 
 
 def test_stored_configuration_of_an_earlier_version_is_read(tmp_path: Path) -> None:

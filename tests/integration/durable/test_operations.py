@@ -105,10 +105,12 @@ async def test_pulled_messages_are_acknowledged_one_by_one(alpha: Station, beta:
     two.nack("later", delay=0)
     three.release()
     again = await beta.mail.pull("orders", limit=1, timeout=5)
-    assert numbers_of(it.body for it in again) == [2]
+    assert numbers_of(message.body for message in again) == [2]
     rest: list[int] = []
     while len(rest) < 2:
-        rest += numbers_of(it.body for it in await beta.mail.pull("orders", limit=2, timeout=5))
+        rest += numbers_of(
+            message.body for message in await beta.mail.pull("orders", limit=2, timeout=5)
+        )
     assert sorted(rest) == [1, 3]
 
 
@@ -178,16 +180,16 @@ async def test_message_that_is_given_back_ends_its_transaction(alpha: Station, e
 
 async def test_reply_of_somebody_else_is_not_taken(tmp_path: Path) -> None:
     """Ids can be guessed; the name of the sender is that of its connection."""
-    asked: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    request_received: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
     async with (
         running_pair(tmp_path) as (alpha, beta),
         running_station("gamma", tmp_path, alpha) as gamma,
     ):
-        await beta.mail.consume("orders", lambda message, tx: asked.set_result(message))
+        await beta.mail.consume("orders", lambda message, tx: request_received.set_result(message))
         request = asyncio.create_task(
             alpha.mail.request("orders", b"?", to="beta", timeout=DEADLINE_S)
         )
-        question = await asked
+        question = await request_received
         for station, body in ((gamma, b"forged"), (beta, b"true")):
             clerk = MessageEncoder(QUICK, station.name)
             answer = OutgoingMessage(queue="_replies", body=body, to="alpha")
@@ -203,8 +205,8 @@ async def test_reply_of_somebody_else_is_not_taken(tmp_path: Path) -> None:
 
 async def test_request_waits_for_its_reply(alpha: Station, beta: Station) -> None:
     await beta.mail.consume("orders", lambda message, tx: tx.reply(message, message.body * 2))
-    asked = (alpha.mail.request("orders", b"%d" % n, to="beta", timeout=5) for n in range(20))
-    replies = await asyncio.gather(*asked)
+    requests = (alpha.mail.request("orders", b"%d" % n, to="beta", timeout=5) for n in range(20))
+    replies = await asyncio.gather(*requests)
     assert [reply.body for reply in replies] == [b"%d" % n * 2 for n in range(20)]
     assert {reply.sender for reply in replies} == {"beta"}
     assert (await alpha.mail.statistics()).unclaimed_replies == 0
@@ -238,9 +240,9 @@ async def test_paused_queue_rests_also_after_a_restart(tmp_path: Path) -> None:
 async def test_queue_is_browsed_and_purged(alpha: Station, beta: Station) -> None:
     await post_numbers(alpha, "beta", range(10))
     await until_waiting(beta.mail, "orders", 10)
-    assert numbers_of(it.body for it in await beta.mail.admin.peek("orders", limit=4)) == [
-        *range(4)
-    ]
+    assert numbers_of(
+        message.body for message in await beta.mail.admin.peek("orders", limit=4)
+    ) == [*range(4)]
     assert await beta.mail.admin.purge("orders") == 10
     assert await beta.mail.admin.peek("orders") == []
     recorder = await Recorder.at(beta)
@@ -254,7 +256,9 @@ async def test_outbox_is_browsed_and_purged_without_a_gap(tmp_path: Path) -> Non
         running_station("alpha", tmp_path) as alpha,
     ):
         await post_numbers(alpha, "beta", range(10))
-        assert numbers_of(it.body for it in await alpha.mail.bridges.peek("beta")) == [*range(10)]
+        assert numbers_of(message.body for message in await alpha.mail.bridges.peek("beta")) == [
+            *range(10)
+        ]
         waiting = (await alpha.mail.statistics()).peers["beta"]
         assert (waiting.depth, waiting.oldest_age_s is None) == (10, False)
         assert await alpha.mail.bridges.purge("beta") == 10
@@ -264,7 +268,7 @@ async def test_outbox_is_browsed_and_purged_without_a_gap(tmp_path: Path) -> Non
         await alpha.mail.send("orders", b"10", to="beta")
         alpha.meet(beta)
         await until_empty(alpha.mail, "beta")
-        assert numbers_of(it.body for it in await beta.mail.admin.peek("orders")) == [10]
+        assert numbers_of(message.body for message in await beta.mail.admin.peek("orders")) == [10]
 
 
 async def test_statistics_tell_where_things_are(alpha: Station, beta: Station) -> None:
@@ -284,7 +288,7 @@ async def test_statistics_tell_where_things_are(alpha: Station, beta: Station) -
     assert (queue.handled, queue.failed) == (5, 1)
     assert sent.commits > 0 and sent.sent_per_s > 0 and received.handled_per_s > 0
     health = await alpha.mail.bridges.status()
-    assert [it.peer for it in health.bridges] == ["beta"]
+    assert [bridge.peer for bridge in health.bridges] == ["beta"]
 
 
 async def test_a_message_that_is_tried_again_waits_and_is_not_handled(alpha: Station) -> None:
@@ -295,16 +299,20 @@ async def test_a_message_that_is_tried_again_waits_and_is_not_handled(alpha: Sta
     await mail.send("orders", b"tea", to="alpha", key="ann")
 
     async def has_failed() -> bool:
-        return bool([it for it in await mail.admin.peek_pending("orders") if it.failures])
+        return bool(
+            [pending for pending in await mail.admin.peek_pending("orders") if pending.failures]
+        )
 
     await eventually(has_failed, "the first attempt")
     await mail.send("orders", b"cake", to="alpha", key="ann")
 
     async def is_held() -> bool:
-        return any(it.is_blocked for it in await mail.admin.peek_pending("orders"))
+        return any(pending.is_blocked for pending in await mail.admin.peek_pending("orders"))
 
     await eventually(is_held, "the second one waits for the first")
-    tea, cake = sorted(await mail.admin.peek_pending("orders"), key=lambda it: it.is_blocked)
+    tea, cake = sorted(
+        await mail.admin.peek_pending("orders"), key=lambda pending: pending.is_blocked
+    )
     assert (tea.message.body, tea.failures, tea.error) == (b"tea", 1, "ValueError: as told")
     assert tea.due_ms > tea.message.sent_ms + 1_000_000
     assert (cake.message.body, cake.failures, cake.due_ms) == (b"cake", 0, 0)
@@ -329,7 +337,9 @@ async def test_some_of_the_dead_those_that_died_first(alpha: Station) -> None:
     await post_numbers(alpha, "alpha", range(6))
     await until_dead(alpha.mail, 6)
     assert await alpha.mail.dead_letters.drop_many(limit=2) == 2
-    assert numbers_of(it.message.body for it in await alpha.mail.dead_letters.list()) == [
+    assert numbers_of(
+        dead_letter.message.body for dead_letter in await alpha.mail.dead_letters.list()
+    ) == [
         2,
         3,
         4,

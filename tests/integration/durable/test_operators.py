@@ -29,7 +29,9 @@ from .test_external_bridge import BridgeProcess
 
 async def until_paused(station: Station, peer: str = "beta") -> None:
     async def is_paused() -> bool:
-        health = {it.peer: it.state for it in (await station.mail.bridges.status()).bridges}
+        health = {
+            bridge.peer: bridge.state for bridge in (await station.mail.bridges.status()).bridges
+        }
         return health.get(peer) == BridgeState.PAUSED
 
     await eventually(is_paused, "the bridge rests")
@@ -153,7 +155,7 @@ async def test_a_message_that_dies_again_says_so(alpha: Station, beta: Station) 
 
 async def _has_died_again(station: Station) -> bool:
     dead = await station.mail.dead_letters.list()
-    return [it.retried for it in dead] == [1]
+    return [dead_letter.retried for dead_letter in dead] == [1]
 
 
 async def test_what_a_peer_refused_says_how_often_it_was_tried_again(tmp_path: Path) -> None:
@@ -162,7 +164,9 @@ async def test_what_a_peer_refused_says_how_often_it_was_tried_again(tmp_path: P
         for retried in range(3):
 
             async def is_dead(expected: int = retried) -> bool:
-                return [it.retried for it in await alpha.mail.dead_letters.list()] == [expected]
+                return [
+                    dead_letter.retried for dead_letter in await alpha.mail.dead_letters.list()
+                ] == [expected]
 
             await eventually(is_dead, f"it has died {retried + 1} times")
             await alpha.mail.dead_letters.retry_many()

@@ -86,7 +86,9 @@ async def test_poison_is_refused_and_what_follows_is_taken(
         mail.add([make_letter(3)])
         answer = await poisoner.send(mail.window())
         assert (answer.status, answer.watermark) == (WindowStatus.ACCEPTED, 3)
-        assert [(it.number, it.reason) for it in answer.rejections] == [(2, reason)]
+        assert [(rejection.number, rejection.reason) for rejection in answer.rejections] == [
+            (2, reason)
+        ]
         assert await recorder.until(2) == [b"1", b"3"]
 
 
@@ -96,7 +98,7 @@ async def test_page_that_was_changed_on_its_way_is_refused(tmp_path: Path) -> No
         changed = msgspec.msgpack.encode([make_letter(1, body=b"forged")])
         pages = [msgspec.structs.replace(window.batches[0], data=changed)]
         answer = await poisoner.send(msgspec.structs.replace(window, batches=pages))
-        assert [it.reason for it in answer.rejections] == ["unreadable"]
+        assert [rejection.reason for rejection in answer.rejections] == ["unreadable"]
         assert await beta.mail.admin.peek(QUEUE) == []
 
 
@@ -112,7 +114,7 @@ async def test_mail_that_does_not_continue_what_came_before_is_not_taken(tmp_pat
         assert (await poisoner.send(mail.window(2, 3))).status is WindowStatus.GAP
         assert (await poisoner.send(other.window(1, 2))).status is WindowStatus.DIVERGED
         assert (await poisoner.send(mail.window(0, 3))).watermark == 3
-        assert [it.body for it in await beta.mail.admin.peek(QUEUE)] == [b"1", b"2", b"3"]
+        assert [message.body for message in await beta.mail.admin.peek(QUEUE)] == [b"1", b"2", b"3"]
 
 
 async def test_windows_that_come_together_have_no_more_room_than_in_turn(tmp_path: Path) -> None:
@@ -136,4 +138,4 @@ async def test_window_that_announces_more_than_it_holds_is_not_taken(tmp_path: P
             await poisoner.send(msgspec.structs.replace(window, batches=pages))
         good = Correspondent([[make_letter(1)]], to="beta")
         assert (await poisoner.send(good.window())).watermark == 1
-        assert [it.body for it in await beta.mail.admin.peek(QUEUE)] == [b"1"]
+        assert [message.body for message in await beta.mail.admin.peek(QUEUE)] == [b"1"]

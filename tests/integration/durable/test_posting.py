@@ -105,7 +105,7 @@ async def test_key_is_handled_by_one_at_a_time_and_keys_side_by_side(tmp_path: P
         await asyncio.wait_for(done.wait(), 10)
     assert most > 1
     for number in range(4):
-        assert [it for key, it in handled if key == f"key {number}"] == list(range(50))
+        assert [delivery for key, delivery in handled if key == f"key {number}"] == list(range(50))
 
 
 async def test_failed_message_is_tried_before_others_of_its_key(

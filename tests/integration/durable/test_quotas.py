@@ -93,7 +93,9 @@ async def test_full_outbox_refuses_posts(tmp_path: Path) -> None:
         await until_empty(alpha.mail, "beta")
         await alpha.mail.send("orders", b"10", to="beta")
         await until_empty(alpha.mail, "beta")
-        assert numbers_of(it.body for it in await beta.mail.admin.peek("orders")) == list(range(11))
+        assert numbers_of(message.body for message in await beta.mail.admin.peek("orders")) == list(
+            range(11)
+        )
 
 
 async def test_page_larger_than_a_frame_is_dead_and_the_rest_goes_on(tmp_path: Path) -> None:

@@ -73,10 +73,10 @@ async def test_messages_to_one_target_are_in_order(alpha: Station, beta: Station
 
 
 async def test_message_goes_to_several_nodes_or_to_none(alpha: Station, beta: Station) -> None:
-    messaging = [TopicMessaging(it.mail) for it in (alpha, beta)]
+    messaging = [TopicMessaging(station.mail) for station in (alpha, beta)]
     listeners = [Listener(), Listener()]
-    for it, listener in zip(messaging, listeners, strict=True):
-        await it.add_message_handler(TOPIC, listener)
+    for topics, listener in zip(messaging, listeners, strict=True):
+        await topics.add_message_handler(TOPIC, listener)
     await messaging[0].send(messaging[0].create_message(TOPIC, b"all"), ["alpha", "beta"])
     for listener in listeners:
         assert await listener.until(1) == [b"all"]

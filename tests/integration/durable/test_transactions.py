@@ -66,7 +66,7 @@ async def test_nothing_of_a_failed_transaction_happens(alpha: Station, beta: Sta
             await tx.execute("INSERT INTO pamphlets VALUES (2)")
     await alpha.mail.send("orders", b"3", to="beta")
     await until_empty(alpha.mail, "beta")
-    assert numbers_of(it.body for it in await beta.mail.admin.peek("orders")) == [3]
+    assert numbers_of(message.body for message in await beta.mail.admin.peek("orders")) == [3]
     assert await rows_of(alpha.mail) == []
 
 

@@ -41,8 +41,10 @@ async def test_mail_of_a_version_nobody_knows_waits(
         await post_numbers(alpha, "beta", range(5))
 
         async def is_told() -> bool:
-            found = (await alpha.mail.statistics()).peers["beta"].bridge
-            return found is not None and "update the older of the two" in (found.last_error or "")
+            bridge_status = (await alpha.mail.statistics()).peers["beta"].bridge
+            return bridge_status is not None and "update the older of the two" in (
+                bridge_status.last_error or ""
+            )
 
         await eventually(is_told, "the bridge says why")
         assert len(await alpha.mail.bridges.peek("beta")) == 5 and not recorder.bodies

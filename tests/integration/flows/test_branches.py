@@ -28,7 +28,7 @@ def fail(text: str) -> None:
 
 @flow
 async def gather_backwards(ctx: FlowContext) -> list[int]:
-    return await ctx.gather(*(ctx.step(later, it, 0.05 - it / 100) for it in range(5)))
+    return await ctx.gather(*(ctx.step(later, number, 0.05 - number / 100) for number in range(5)))
 
 
 async def test_results_are_in_the_order_they_were_asked_for(nodes: FlowNodes) -> None:
@@ -36,7 +36,7 @@ async def test_results_are_in_the_order_they_were_asked_for(nodes: FlowNodes) ->
     assert await handle.result(DEADLINE_S) == [0, 1, 2, 3, 4]
     history = await alpha.flows.admin.history(handle.id)
     # They are recorded as they ended.
-    assert sorted(it.place for it in history) == [f"0.{it}.0" for it in range(5)]
+    assert sorted(step.place for step in history) == [f"0.{number}.0" for number in range(5)]
 
 
 @flow
@@ -98,7 +98,7 @@ async def keep_errors(ctx: FlowContext) -> list[str]:
         ctx.sleep(0.001),
         return_exceptions=True,
     )
-    return [f"{type(it).__name__}: {it}" for it in results]
+    return [f"{type(result).__name__}: {result}" for result in results]
 
 
 async def test_errors_are_results_if_that_is_wanted(nodes: FlowNodes) -> None:
@@ -136,7 +136,7 @@ async def test_the_first_wins_and_the_others_are_withdrawn(nodes: FlowNodes) -> 
     assert await handle.result(DEADLINE_S) == ["quick", 7, 8]
     assert sorted(hanging.ended) == ["first", "second"]
     history = await alpha.flows.admin.history(handle.id)
-    assert [it.place for it in history] == ["0.1.0", "1"]
+    assert [step.place for step in history] == ["0.1.0", "1"]
 
 
 async def test_a_sleep_ends_what_takes_too_long(nodes: FlowNodes) -> None:
@@ -213,7 +213,7 @@ async def auction(ctx: FlowContext, peers: list[str]) -> list[str]:
     bids: list[str] = []
     waiting = dict(sessions)
     while len(bids) < 2:
-        name, bid = await ctx.select(**{it: waiting[it].receive(str) for it in waiting})
+        name, bid = await ctx.select(**{peer: waiting[peer].receive(str) for peer in waiting})
         del waiting[name]
         bids.append(bid)
     await ctx.send_all(dict.fromkeys(sessions.values(), bids[0]))
@@ -277,7 +277,9 @@ async def test_branches_with_retries_at_the_same_time(nodes: FlowNodes) -> None:
     @flow
     async def persistent(ctx: FlowContext) -> list[int]:
         retry = RetryPolicy(max_attempts=3, initial_delay_s=0.001, max_delay_s=0.01)
-        return await ctx.gather(*(ctx.step.with_options(retry=retry)(flaky, it) for it in range(4)))
+        return await ctx.gather(
+            *(ctx.step.with_options(retry=retry)(flaky, number) for number in range(4))
+        )
 
     assert await nodes.run(persistent) == [0, 1, 2, 3]
     assert not any(failures.values())
@@ -297,7 +299,7 @@ async def test_what_a_withdrawn_branch_does_at_its_end_does_not_matter(nodes: Fl
 
     alpha, handle = await nodes.begin(messy)
     assert await handle.result(DEADLINE_S) == "quick after"
-    assert [it.kind for it in await alpha.flows.admin.history(handle.id)] == ["sleep", "step"]
+    assert [step.kind for step in await alpha.flows.admin.history(handle.id)] == ["sleep", "step"]
 
 
 async def test_subflows_at_the_same_time(nodes: FlowNodes) -> None:

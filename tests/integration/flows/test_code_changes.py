@@ -220,9 +220,9 @@ async def test_both_ways_are_kept_apart_by_a_patch(nodes: FlowNodes) -> None:
     assert await alpha.result(before.id) == 12
     assert await alpha.result(after.id) == 24
     assert calls == ["new 2"]
-    kinds = [it.kind.value for it in await alpha.flows.admin.history(after.id)]
+    kinds = [step.kind.value for step in await alpha.flows.admin.history(after.id)]
     assert kinds == ["step", "patch", "step", "step", "signal"]
-    kinds = [it.kind.value for it in await alpha.flows.admin.history(before.id)]
+    kinds = [step.kind.value for step in await alpha.flows.admin.history(before.id)]
     assert kinds == ["step", "step", "signal"]
 
 
@@ -328,6 +328,6 @@ async def test_a_responder_with_another_name_goes_on_with_its_sessions(nodes: Fl
         await beta.until(view.id, FlowStatus.RUNNING)
         assert len(await beta.flows.admin.list(FlowStatus.RUNNING)) == 1
         await beta.flows.signal(view.id, "go", 10)
-    assert [await it.result(DEADLINE_S) for it in handles] == [11] * 4
+    assert [await handle.result(DEADLINE_S) for handle in handles] == [11] * 4
     assert await beta.flows.execution.drain(timeout=10) == 0
     await beta.until_listed("after", FlowStatus.COMPLETED, 4)

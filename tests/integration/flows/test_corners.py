@@ -49,8 +49,12 @@ async def test_many_at_the_same_time_in_both_directions(nodes: FlowNodes) -> Non
     alpha, beta = await nodes.pair(add, add_for_others, loaded_flows_max=32)
     there = [await alpha.begin(add, "beta", number, 1) for number in range(60)]
     back = [await beta.begin(add, "alpha", number, 2) for number in range(60)]
-    assert [await it.result(DEADLINE_S) for it in there] == [number + 1 for number in range(60)]
-    assert [await it.result(DEADLINE_S) for it in back] == [number + 2 for number in range(60)]
+    assert [await handle.result(DEADLINE_S) for handle in there] == [
+        number + 1 for number in range(60)
+    ]
+    assert [await handle.result(DEADLINE_S) for handle in back] == [
+        number + 2 for number in range(60)
+    ]
     for node in (alpha, beta):
         await node.until_listed("add_for_others", FlowStatus.COMPLETED, 60)
 
@@ -58,9 +62,9 @@ async def test_many_at_the_same_time_in_both_directions(nodes: FlowNodes) -> Non
 async def test_flows_of_a_module(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", wait_for_go)
     await alpha.stop_flows()
-    found = FlowService(alpha.station.mail, sys.modules[__name__], nodes.config)
-    async with found:
-        handle = await found.start_flow(add, "alpha", 1, 2)
+    flows = FlowService(alpha.station.mail, sys.modules[__name__], nodes.config)
+    async with flows:
+        handle = await flows.start_flow(add, "alpha", 1, 2)
         assert await handle.result(DEADLINE_S) == 3
 
 
@@ -171,7 +175,7 @@ async def test_parked_flows_leave_room_for_others(nodes: FlowNodes) -> None:
 
     alpha = await nodes.start("alpha", picky)
     handles = [await alpha.begin(picky, number) for number in range(8)]
-    assert [await it.result(DEADLINE_S) for it in handles[::2]] == [0, 2, 4, 6]
+    assert [await handle.result(DEADLINE_S) for handle in handles[::2]] == [0, 2, 4, 6]
     for handle in handles[1::2]:
         await alpha.until(handle.id, FlowStatus.PARKED)
         await alpha.flows.admin.kill(handle.id)
@@ -245,11 +249,13 @@ async def test_no_more_that_were_held_begin_than_may_run(nodes: FlowNodes) -> No
     held = await beta.until_listed("ask", FlowStatus.HELD, 10)
     await beta.flows.admin.kill(held[3].id)
     await beta.restart_flows(reply)
-    done = await asyncio.gather(*(it.result(DEADLINE_S) for it in handles), return_exceptions=True)
-    rejected = [it for it in done if isinstance(it, SessionRejectedError)]
+    done = await asyncio.gather(
+        *(handle.result(DEADLINE_S) for handle in handles), return_exceptions=True
+    )
+    rejected = [result for result in done if isinstance(result, SessionRejectedError)]
     assert len(rejected) == 1
-    assert sorted(it for it in done if isinstance(it, int)) == sorted(
-        number for number, it in enumerate(done) if it not in rejected
+    assert sorted(result for result in done if isinstance(result, int)) == sorted(
+        number for number, result in enumerate(done) if result not in rejected
     )
     assert crowd.most == 2
 
@@ -270,7 +276,7 @@ async def test_a_fork_of_a_flow_with_branches(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", spread)
     handle = await alpha.flows.start_flow_with_id("order-7", spread)
     await alpha.until_steps(handle.id, 3)
-    order = [it.place for it in await alpha.flows.admin.history(handle.id)]
+    order = [step.place for step in await alpha.flows.admin.history(handle.id)]
     assert order == ["0.2.0", "0.1.0", "0.0.0"]
     copies = [await alpha.flows.admin.fork(handle.id, step) for step in range(4)]
     assert len({handle.id, *copies}) == 5
@@ -319,8 +325,8 @@ async def test_arguments_of_all_kinds(nodes: FlowNodes) -> None:
     definition: FlowDefinition[..., list[object]] = take
     alpha = await nodes.start("alpha", definition)
     assert await alpha.run(definition, 1) == [1, [], False, {}]
-    given = await alpha.run(definition, 1, "a", "b", flag=True, x=1.5)
-    assert given == [1, ["a", "b"], True, {"x": 1.5}]
+    arguments = await alpha.run(definition, 1, "a", "b", flag=True, x=1.5)
+    assert arguments == [1, ["a", "b"], True, {"x": 1.5}]
 
 
 async def test_a_flow_without_any_step(nodes: FlowNodes) -> None:

@@ -59,7 +59,7 @@ async def test_values_that_are_too_large_are_refused_and_not_kept(nodes: FlowNod
         return bytes(size)
 
     @flow
-    async def returns(ctx: FlowContext, given: bytes) -> bytes:
+    async def returns(ctx: FlowContext, argument: bytes) -> bytes:
         return await ctx.step(make, 8) * (too_much // 8 + 1)
 
     @flow

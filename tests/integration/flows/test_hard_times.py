@@ -170,21 +170,21 @@ async def test_a_flood_of_messages_fails_the_session_and_not_the_node(nodes: Flo
 async def listen(ctx: FlowContext, peer: str) -> list[str]:
     session = ctx.open_session(peer)
     await session.send("begin")
-    heard = []
+    texts = []
     try:
         while True:
-            heard.append(await session.receive(str))
+            texts.append(await session.receive(str))
     except SessionEndedError:
-        return heard
+        return texts
 
 
 @responder(listen)
 async def speak(ctx: FlowContext, session: FlowSession) -> list[str]:
-    heard = [await session.receive(str)]
+    texts = [await session.receive(str)]
     await session.send("from beta")
     await ctx.wait_for_signal("go", bool)
     await session.close()
-    return heard
+    return texts
 
 
 async def test_nobody_else_can_speak_in_a_session(nodes: FlowNodes) -> None:
@@ -327,7 +327,7 @@ async def test_all_parked_flows_are_tried_again_by_the_next_start(nodes: FlowNod
     handles = [await alpha.begin(broken, number) for number in range(MANY)]
     await alpha.until_listed("task", FlowStatus.PARKED, MANY)
     await alpha.restart_flows(make_task(None))
-    assert [await alpha.result(it.id) for it in handles] == list(range(MANY))
+    assert [await alpha.result(handle.id) for handle in handles] == list(range(MANY))
 
 
 @pytest.mark.usefixtures("few_at_once")
@@ -341,7 +341,7 @@ async def test_all_queued_flows_begin_when_there_is_no_limit_any_more(nodes: Flo
     _, *queued = [await alpha.begin(wait, number) for number in range(MANY + 1)]
     await alpha.until_listed("task", FlowStatus.QUEUED, MANY)
     await alpha.restart_flows(make_task(None))
-    assert [await alpha.result(it.id) for it in queued] == list(range(1, MANY + 1))
+    assert [await alpha.result(handle.id) for handle in queued] == list(range(1, MANY + 1))
 
 
 @pytest.mark.usefixtures("few_at_once")
@@ -351,8 +351,8 @@ async def test_all_held_flows_begin_when_the_node_begins_flows_again(nodes: Flow
     handles = [await alpha.begin(listen, "beta") for _ in range(MANY)]
     held = await beta.until_listed("speak", FlowStatus.HELD, MANY)
     await beta.flows.execution.undrain()
-    for it in held:
-        await beta.until(it.id, FlowStatus.RUNNING)
-        await beta.flows.signal(it.id, "go", True)
+    for view in held:
+        await beta.until(view.id, FlowStatus.RUNNING)
+        await beta.flows.signal(view.id, "go", True)
     for handle in handles:
         assert await alpha.result(handle.id) == ["from beta"]

@@ -41,7 +41,7 @@ async def test_one_flow_per_client_id(nodes: FlowNodes) -> None:
     second = await alpha.flows.start_flow_with_id("order-7", double, 8)
     assert first.id == second.id
     assert second.client_id == "order-7"
-    assert [await it.result(DEADLINE_S) for it in (first, second)] == [14, 14]
+    assert [await handle.result(DEADLINE_S) for handle in (first, second)] == [14, 14]
     after = await alpha.flows.start_flow_with_id("order-7", double, 9)
     assert await after.result(DEADLINE_S) == 14
     assert len(await alpha.flows.admin.list()) == 1
@@ -52,8 +52,8 @@ async def test_one_flow_per_client_id_when_many_ask_at_the_same_time(nodes: Flow
     handles = await asyncio.gather(
         *(alpha.flows.start_flow_with_id("order-7", double, number) for number in range(10))
     )
-    assert len({it.id for it in handles}) == 1
-    assert len({await it.result(DEADLINE_S) for it in handles}) == 1
+    assert len({handle.id for handle in handles}) == 1
+    assert len({await handle.result(DEADLINE_S) for handle in handles}) == 1
     assert len(await alpha.flows.admin.list()) == 1
 
 
@@ -110,14 +110,14 @@ async def test_what_is_forgotten_can_be_begun_again(nodes: FlowNodes) -> None:
 
 async def test_a_flow_that_is_forgotten_has_no_result(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", double, retention_s=0.001, client_id_retention_s=1000.0)
-    kept = await alpha.flows.start_flow_with_id("order-7", double, 7)
+    named = await alpha.flows.start_flow_with_id("order-7", double, 7)
     handle = await alpha.begin(double, 1)
-    assert [await handle.result(DEADLINE_S), await kept.result(DEADLINE_S)] == [2, 14]
+    assert [await handle.result(DEADLINE_S), await named.result(DEADLINE_S)] == [2, 14]
     await alpha.restart_flows()
 
     async def is_gone() -> bool:
         await purge_expired(alpha.flows.engine.store, alpha.flows.config)
-        return [it.id for it in await alpha.flows.admin.list()] == [kept.id]
+        return [view.id for view in await alpha.flows.admin.list()] == [named.id]
 
     await eventually(is_gone, "only the flow with a client id is left")
     with pytest.raises(FlowNotFoundError):
@@ -161,14 +161,14 @@ async def test_flows_are_listed_and_shown(nodes: FlowNodes) -> None:
     waiting = [await alpha.begin(wait_for_go, number) for number in range(3)]
     done = await alpha.begin(double, 1)
     await done.result(DEADLINE_S)
-    everything = [it.id for it in await alpha.flows.admin.list()]
-    assert everything == [done.id, *(it.id for it in reversed(waiting))]
+    everything = [view.id for view in await alpha.flows.admin.list()]
+    assert everything == [done.id, *(view.id for view in reversed(waiting))]
     running = await alpha.until_listed("wait_for_go", FlowStatus.RUNNING, 3)
-    assert [it.id for it in running] == [it.id for it in waiting]
-    assert [it.id for it in await alpha.flows.admin.list("done")] == [done.id]
+    assert [view.id for view in running] == [view.id for view in waiting]
+    assert [view.id for view in await alpha.flows.admin.list("done")] == [done.id]
     assert await alpha.flows.admin.list(FlowStatus.FAILED) == []
     older = await alpha.flows.admin.list(before=waiting[2].id, limit=1)
-    assert [it.id for it in older] == [waiting[1].id]
+    assert [view.id for view in older] == [waiting[1].id]
     with pytest.raises(ConfigError, match="status='asleep' must be one of"):
         await alpha.flows.admin.list("asleep")
     shown = await alpha.flows.admin.show(waiting[1].id)
@@ -220,8 +220,8 @@ async def test_a_whole_flow_has_its_time(nodes: FlowNodes) -> None:
     with pytest.raises(FlowTimeoutError, match="flow sleepy took too long"):
         await handle.result(DEADLINE_S)
     assert (await alpha.flows.admin.show(handle.id)).status is FlowStatus.FAILED
-    (told,) = await beta.until_listed("patient", FlowStatus.COMPLETED)
-    kind, text = await beta.result(told.id)
+    (notified,) = await beta.until_listed("patient", FlowStatus.COMPLETED)
+    kind, text = await beta.result(notified.id)
     assert kind == "FlowTimeoutError"
     assert "flow sleepy took too long" in text
 
@@ -262,7 +262,7 @@ async def test_no_more_than_so_many_at_the_same_time(nodes: FlowNodes) -> None:
 
     alpha = await nodes.start("alpha", limited)
     handles = [await alpha.begin(limited, number) for number in range(10)]
-    assert [await it.result(DEADLINE_S) for it in handles] == list(range(10))
+    assert [await handle.result(DEADLINE_S) for handle in handles] == list(range(10))
     assert crowd.most == 2
     assert len(await alpha.flows.admin.list(FlowStatus.COMPLETED)) == 10
 
@@ -274,13 +274,13 @@ async def test_queued_flows_can_be_killed_and_survive_a_restart(nodes: FlowNodes
 
     alpha = await nodes.start("alpha", single)
     first, second, third = [await alpha.begin(single, number) for number in range(3)]
-    assert [it.id for it in await alpha.flows.admin.list(FlowStatus.QUEUED)] == [
+    assert [view.id for view in await alpha.flows.admin.list(FlowStatus.QUEUED)] == [
         third.id,
         second.id,
     ]
     await alpha.flows.admin.kill(second.id)
     await alpha.restart()
-    assert [it.id for it in await alpha.flows.admin.list(FlowStatus.QUEUED)] == [third.id]
+    assert [view.id for view in await alpha.flows.admin.list(FlowStatus.QUEUED)] == [third.id]
     await alpha.flows.signal(third.id, "go", 10)
     await alpha.flows.signal(first.id, "go", 20)
     assert await alpha.result(first.id) == 20
@@ -300,7 +300,7 @@ async def test_responders_wait_for_room_too(nodes: FlowNodes) -> None:
 
     alpha, beta = await nodes.pair(ask, reply)
     handles = [await alpha.begin(ask, "beta", number) for number in range(8)]
-    assert [await it.result(DEADLINE_S) for it in handles] == list(range(8))
+    assert [await handle.result(DEADLINE_S) for handle in handles] == list(range(8))
     assert crowd.most == 1
     await beta.until_listed("reply", FlowStatus.COMPLETED, 8)
 
@@ -343,4 +343,6 @@ async def test_few_in_memory_and_many_at_work(nodes: FlowNodes) -> None:
     await eventually(few_are_resident, "at most four and the one that came are in memory")
     for number, handle in enumerate(handles):
         await alpha.flows.signal(handle.id, "go", 100 * number)
-    assert [await it.result(DEADLINE_S) for it in handles] == [101 * number for number in range(40)]
+    assert [await handle.result(DEADLINE_S) for handle in handles] == [
+        101 * number for number in range(40)
+    ]

@@ -66,9 +66,9 @@ async def while_it_is_written(node: FlowNode, id: str, make: Any) -> Any:
 
 @flow
 async def ends(ctx: FlowContext) -> str:
-    heard: list[bool] = []
-    ctx.set_query_handler("heard", lambda: list(heard))
-    heard.append(await ctx.wait_for_signal("go", bool))
+    signals: list[bool] = []
+    ctx.set_query_handler("heard", lambda: list(signals))
+    signals.append(await ctx.wait_for_signal("go", bool))
     ctx.set_progress("heard")
     await ctx.wait_for_signal("end", bool)
     return "ended"
@@ -92,10 +92,10 @@ async def test_a_flow_is_shown_as_it_is_in_the_store(nodes: FlowNodes) -> None:
 
 async def test_a_query_is_answered_when_the_answer_is_durable(nodes: FlowNodes) -> None:
     alpha, handle = await nodes.begin(ends)
-    is_early, heard = await while_it_is_written(
+    is_early, signals = await while_it_is_written(
         alpha, handle.id, lambda: alpha.flows.query(handle.id, "heard")
     )
-    assert heard == ([] if is_early else [True])
+    assert signals == ([] if is_early else [True])
     await alpha.flows.signal(handle.id, "end", True)
     assert await alpha.result(handle.id) == "ended"
 
@@ -153,11 +153,11 @@ async def test_a_result_is_told_while_a_late_letter_is_looked_at(nodes: FlowNode
     await beta.until_listed("listens", FlowStatus.HELD)
     await alpha.restart_flows()
     again = await alpha.flows.get_handle(handle.id)
-    asked: asyncio.Future[asyncio.Task[str]] = asyncio.get_running_loop().create_future()
+    waiter: asyncio.Future[asyncio.Task[str]] = asyncio.get_running_loop().create_future()
 
     def on_letter(peer: str) -> None:
-        asked.set_result(asyncio.get_running_loop().create_task(again.result(DEADLINE_S)))
+        waiter.set_result(asyncio.get_running_loop().create_task(again.result(DEADLINE_S)))
 
     with faults.arm_fault_point("flows.session.received", on_letter):
         await beta.flows.execution.undrain()
-        assert await (await asked) == "shouted"
+        assert await (await waiter) == "shouted"

@@ -322,7 +322,7 @@ async def test_a_session_of_another_flow_cannot_be_used(nodes: FlowNodes) -> Non
     handle = await alpha.begin(lends)
     errors = await alpha.run(borrows)
     assert len(errors) == 3
-    assert all("another flow or an earlier run opened it" in it for it in errors)
+    assert all("another flow or an earlier run opened it" in error for error in errors)
     await alpha.flows.signal(handle.id, "go", True)
     assert await alpha.result(handle.id) == "lent"
     assert await alpha.run(fine) == "fine"
@@ -331,11 +331,11 @@ async def test_a_session_of_another_flow_cannot_be_used(nodes: FlowNodes) -> Non
 @pytest.mark.parametrize("depth", [50, 1_200])
 async def test_subflows_within_subflows(nodes: FlowNodes, depth: int) -> None:
     @flow
-    async def deep(ctx: FlowContext, left: int) -> int:
-        if left == 0:
+    async def deep(ctx: FlowContext, depth_left: int) -> int:
+        if depth_left == 0:
             await ctx.wait_for_signal("go", bool)
             return await ctx.step(int, 7)
-        return await ctx.run_subflow(deep, left - 1)
+        return await ctx.run_subflow(deep, depth_left - 1)
 
     alpha, handle = await nodes.begin(deep, depth)
     await alpha.restart_flows()
@@ -360,4 +360,4 @@ async def test_an_object_that_can_be_called_and_not_hashed(nodes: FlowNodes) -> 
 
     alpha, handle = await nodes.begin(adds)
     assert await alpha.result(handle.id) == [7, 8]
-    assert [it.name for it in await alpha.flows.admin.history(handle.id)][1:] == ["more"]
+    assert [step.name for step in await alpha.flows.admin.history(handle.id)][1:] == ["more"]

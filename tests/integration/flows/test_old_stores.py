@@ -274,7 +274,9 @@ async def test_flows_of_an_earlier_version_go_on_where_they_were(nodes: FlowNode
     assert await result("broken") == "mended"
     assert [await result("nap"), await result("paused")] == ["after", "after"]
     (triggered,) = [
-        it for it in await flows.admin.list(name="nap") if (it.client_id or "") not in KNOWN_NAPS
+        view
+        for view in await flows.admin.list(name="nap")
+        if (view.client_id or "") not in KNOWN_NAPS
     ]
     assert await alpha.result(triggered.id) == "after"
     (responding,) = await beta.until_listed("answer", FlowStatus.COMPLETED)
@@ -306,7 +308,7 @@ async def test_results_and_schedules_of_an_earlier_version_are_kept(nodes: FlowN
     assert await alpha.result(copy) == {"item": "tea"}
     assert "tea" not in CALLS
 
-    resting, yearly = sorted(await flows.schedules.list(), key=lambda it: it.name)
+    resting, yearly = sorted(await flows.schedules.list(), key=lambda schedule: schedule.name)
     assert (resting.flow, resting.cron, resting.catch_up) == ("done", "@daily", "all")
     assert (resting.arguments, resting.is_paused, resting.problem) == (["tea"], True, None)
     assert (yearly.flow, yearly.cron, yearly.catch_up) == ("nap", "30 2 1 1 *", "none")
@@ -340,7 +342,7 @@ async def test_messages_of_an_earlier_version_arrive_once(nodes: FlowNodes) -> N
     await send(b"late 0", idempotency_key="late 0", headers={"h": "0"})
     statistics = await queues.statistics()
     assert {name: peer.depth for name, peer in statistics.peers.items()} == {"beta": 3, "gamma": 1}
-    assert [it.body for it in await queues.bridges.peek("gamma")] == [b"for gamma"]
+    assert [message.body for message in await queues.bridges.peek("gamma")] == [b"for gamma"]
 
     beta = await start_beta(nodes)
     (dead,) = await beta.station.mail.dead_letters.list()
@@ -348,7 +350,11 @@ async def test_messages_of_an_earlier_version_arrive_once(nodes: FlowNodes) -> N
         *(b"bad", "rejected"),
         "Reject: no such customer",
     )
-    (failed,) = [it for it in await beta.station.mail.admin.peek_pending("orders") if it.failures]
+    (failed,) = [
+        pending
+        for pending in await beta.station.mail.admin.peek_pending("orders")
+        if pending.failures
+    ]
     assert (failed.message.body, failed.failures) == (b"fails", 1)
     recorder = await Recorder.at(beta.station, retry=RetryPolicy(max_attempts=9))
     await send(b"new")
@@ -356,12 +362,12 @@ async def test_messages_of_an_earlier_version_arrive_once(nodes: FlowNodes) -> N
     assert (bodies.count(b"fails"), recorder.messages[bodies.index(b"fails")].attempt) == (1, 2)
     bodies.remove(b"fails")
     assert bodies == [b"waits", b"late 0", b"late 1", b"late 2", b"new"]
-    headers = [it.headers for it in recorder.messages if it.body.startswith(b"late")]
+    headers = [message.headers for message in recorder.messages if message.body.startswith(b"late")]
     assert headers == [{"h": "0"}, {"h": "1"}, {"h": "2"}]
     await until_empty(queues, "beta")
 
     local = await Recorder.at(queues, "local")
     assert await local.until(1) == [b"local"]
     await until_waiting(queues, "local", 1)
-    assert [it.body for it in await queues.admin.peek("local")] == [b"delayed"]
+    assert [message.body for message in await queues.admin.peek("local")] == [b"delayed"]
     assert len(recorder.messages) == 6

@@ -268,13 +268,13 @@ async def test_a_flow_begins_anew_with_other_arguments(nodes: FlowNodes) -> None
         ids.append(step_id)
 
     @flow
-    async def rounds(ctx: FlowContext, peer: str, left: int, total: int = 0) -> int:
+    async def rounds(ctx: FlowContext, peer: str, rounds_left: int, total: int = 0) -> int:
         await ctx.step(note)
         session = ctx.open_session(peer)
-        total += await session.send_and_receive(left, int)
+        total += await session.send_and_receive(rounds_left, int)
         total += await ctx.wait_for_signal("bonus", int)
-        if left:
-            ctx.continue_as_new(peer, left - 1, total=total)
+        if rounds_left:
+            ctx.continue_as_new(peer, rounds_left - 1, total=total)
         return total
 
     @responder(rounds)

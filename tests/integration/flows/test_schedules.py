@@ -80,9 +80,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 async def times_of(node: FlowNode, name: str = "tick") -> list[str]:
     """The times that the flow of a schedule was begun for, in that order."""
-    found = await node.flows.admin.list(limit=1_000)
-    ids = [it.client_id.rpartition("T")[2] for it in reversed(found) if it.client_id is not None]
-    assert all(f"schedule:{name}:" in (it.client_id or "") for it in found)
+    views = await node.flows.admin.list(limit=1_000)
+    ids = [
+        view.client_id.rpartition("T")[2] for view in reversed(views) if view.client_id is not None
+    ]
+    assert all(f"schedule:{name}:" in (view.client_id or "") for view in views)
     return ids
 
 
@@ -90,8 +92,8 @@ async def until_times(node: FlowNode, *times: str) -> None:
     """Wait until the flow was begun for these times, and all of it is over."""
 
     async def are_there() -> bool:
-        found = await node.flows.admin.list()
-        is_over = all(it.status is FlowStatus.COMPLETED for it in found)
+        views = await node.flows.admin.list()
+        is_over = all(view.status is FlowStatus.COMPLETED for view in views)
         return is_over and await times_of(node) == list(times)
 
     await eventually(are_there, f"begun for {times}")
@@ -112,15 +114,15 @@ class TestTimes:
         monkeypatch.setattr(scheduler, "now_ms", clock)
         node = await nodes.start("alpha", tick)
         clock.set("11:59:59.900")
-        made = await node.flows.schedules.create("tick", EVERY_MINUTE, tick, "hello")
-        assert made.next_at == datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
-        assert (made.arguments, made.last_at, made.problem) == (["hello"], None, None)
+        created = await node.flows.schedules.create("tick", EVERY_MINUTE, tick, "hello")
+        assert created.next_at == datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
+        assert (created.arguments, created.last_at, created.problem) == (["hello"], None, None)
         await until_times(node, "12:00:00Z")
         handle = await node.flows.get_by_client_id("schedule:tick:2026-11-16T12:00:00Z")
         assert await handle.result(DEADLINE_S) == "hello"
         (view,) = await node.flows.schedules.list()
-        assert view.last_at == made.next_at
-        assert view.next_at == made.next_at + 60
+        assert view.last_at == created.next_at
+        assert view.next_at == created.next_at + 60
         assert view.last_client_id == handle.client_id
 
     async def test_it_is_begun_once_for_each_time(self, nodes: FlowNodes, clock: Clock) -> None:
@@ -272,9 +274,9 @@ class TestEndsInBetween:
         store = node.station.mail.store
 
         def pause(ledger: StoreTables) -> None:
-            known = rows.find_schedule(ledger.database, "tick")
-            assert known is not None
-            paused = msgspec.structs.replace(known, is_paused=True)
+            stored = rows.find_schedule(ledger.database, "tick")
+            assert stored is not None
+            paused = msgspec.structs.replace(stored, is_paused=True)
             rows.write_schedule(ledger.database, paused)
 
         with faults.arm_fault_point(
@@ -296,9 +298,9 @@ class TestLimits:
         node = await nodes.start("alpha", slow)
         await node.flows.schedules.create("slow", EVERY_MINUTE, slow, catch_up="all")
         clock.set("12:03:10")
-        ids = [it.id for it in await node.until_listed("slow", count=3)]
+        ids = [view.id for view in await node.until_listed("slow", count=3)]
         await node.until(ids[0], FlowStatus.RUNNING)
-        assert [(await node.flows.admin.show(it)).status for it in ids[1:]] == [
+        assert [(await node.flows.admin.show(id)).status for id in ids[1:]] == [
             FlowStatus.QUEUED
         ] * 2
         for id in ids:
@@ -354,7 +356,7 @@ class TestProblems:
         assert len(await node.flows.admin.list()) == 1
         await node.restart_flows(other, tick)
         await node.until_listed("tick", FlowStatus.COMPLETED)
-        assert [it.problem for it in await node.flows.schedules.list()] == [None, None]
+        assert [schedule.problem for schedule in await node.flows.schedules.list()] == [None, None]
 
     async def test_it_is_not_looked_at_again_and_again(
         self, nodes: FlowNodes, clock: Clock, monkeypatch: pytest.MonkeyPatch
@@ -407,12 +409,12 @@ class TestOperations:
 
     async def test_one_can_be_run_at_once(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
-        made = await node.flows.schedules.create("tick", EVERY_MINUTE, tick, "now")
+        created = await node.flows.schedules.create("tick", EVERY_MINUTE, tick, "now")
         await node.flows.schedules.pause("tick")
         handle = await node.flows.schedules.trigger("tick")
         assert await handle.result(DEADLINE_S) == "now"
         resumed = await node.flows.schedules.resume("tick")
-        assert resumed == made
+        assert resumed == created
 
     async def test_an_unscheduled_one_is_forgotten(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
@@ -427,12 +429,12 @@ class TestOperations:
         node = await nodes.start("alpha", tick, other)
         await node.flows.schedules.create("b", EVERY_MINUTE, tick, "old")
         await node.flows.schedules.create("a", "@daily", other)
-        made = await node.flows.schedules.create("b", "@hourly", tick, "new", catch_up="all")
-        assert (made.cron, made.arguments, made.catch_up) == ("@hourly", ["new"], "all")
-        assert made.next_at == datetime(2026, 11, 16, 13, tzinfo=UTC).timestamp()
-        found = await node.flows.schedules.list()
-        assert [it.name for it in found] == ["a", "b"]
-        assert found[1] == made
+        created = await node.flows.schedules.create("b", "@hourly", tick, "new", catch_up="all")
+        assert (created.cron, created.arguments, created.catch_up) == ("@hourly", ["new"], "all")
+        assert created.next_at == datetime(2026, 11, 16, 13, tzinfo=UTC).timestamp()
+        views = await node.flows.schedules.list()
+        assert [schedule.name for schedule in views] == ["a", "b"]
+        assert views[1] == created
 
     @pytest.mark.parametrize("operation", ["delete", "pause", "resume", "trigger"])
     async def test_there_is_no_such_schedule(self, nodes: FlowNodes, operation: str) -> None:

@@ -142,7 +142,7 @@ async def test_a_generator_that_is_left_is_closed_then_and_there(
         await alpha.flows.signal(handle.id, "next", True)
     assert await alpha.result(handle.id) == [0, 1, "closed", "after"]
     await asyncio.sleep(0)
-    assert [it.message for it in caplog.records if it.levelname == "ERROR"] == []
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_a_generator_that_wants_to_wait_when_it_is_put_away(
@@ -169,7 +169,7 @@ async def test_a_generator_that_wants_to_wait_when_it_is_put_away(
     assert await alpha.result(handle.id) == [0, 1]
     assert len(await alpha.flows.admin.history(handle.id)) == 6
     await asyncio.sleep(0)
-    assert [it.message for it in caplog.records if it.levelname == "ERROR"] == []
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_code_that_wants_to_wait_often_when_it_is_put_away(nodes: FlowNodes) -> None:

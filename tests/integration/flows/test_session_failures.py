@@ -75,13 +75,13 @@ async def test_the_other_end_hears_of_a_parked_flow_when_it_is_killed(nodes: Flo
 
 @flow
 async def buy_twice(ctx: FlowContext, peer: str) -> list[str]:
-    heard = []
+    texts = []
     for price in (200, 300):
         try:
             await ctx.open_session(peer).send_and_receive(price, str)
         except PeerFlowFailedError as failed:
-            heard.append(f"{failed.kind} at {failed.peer}: {failed.error_id}")
-    return heard
+            texts.append(f"{failed.kind} at {failed.peer}: {failed.error_id}")
+    return texts
 
 
 @responder(buy_twice)
@@ -91,9 +91,9 @@ async def refuse_twice(ctx: FlowContext, session: FlowSession) -> None:
 
 async def test_a_flow_lives_on_with_the_failure_of_another(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(buy_twice, refuse_twice)
-    heard = await alpha.run(buy_twice, "beta")
+    texts = await alpha.run(buy_twice, "beta")
     failed = await beta.until_listed("refuse_twice", FlowStatus.FAILED, 2)
-    assert heard == [f"NoMoney at beta: {it.error_id}" for it in failed]
+    assert texts == [f"NoMoney at beta: {view.error_id}" for view in failed]
 
 
 @flow
@@ -152,22 +152,22 @@ async def test_a_version_that_cannot_be_talked_to_is_rejected(nodes: FlowNodes) 
 @flow(name="talk", version=2)
 async def ask_whether(ctx: FlowContext, peer: str) -> list[str]:
     session = ctx.open_session(peer)
-    heard = []
+    texts = []
     await session.send("hello")
     attempts = (session.peer_info, lambda: session.receive(str), lambda: session.send("more"))
     for attempt in attempts:
         try:
             await attempt()
         except FlowError as error:
-            heard.append(type(error).__name__)
-    return heard
+            texts.append(type(error).__name__)
+    return texts
 
 
 async def test_everything_about_a_rejected_session_fails(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", ask_whether)
     await nodes.start("beta", talk_back)
-    heard = await alpha.run(ask_whether, "beta")
-    assert heard == ["SessionRejectedError", "SessionRejectedError", "SessionEndedError"]
+    texts = await alpha.run(ask_whether, "beta")
+    assert texts == ["SessionRejectedError", "SessionRejectedError", "SessionEndedError"]
 
 
 @flow
@@ -249,13 +249,13 @@ async def send_a_number(ctx: FlowContext, session: FlowSession) -> None:
 async def receive_wrongly(ctx: FlowContext, peer: str) -> list[str]:
     session = ctx.open_session(peer)
     await session.send("x")
-    heard = []
+    texts = []
     try:
         await session.receive(str)
     except FlowError as error:
-        heard.append(str(error))
-    heard.append(await session.receive(str))
-    return heard
+        texts.append(str(error))
+    texts.append(await session.receive(str))
+    return texts
 
 
 async def test_something_of_another_type_is_an_error_of_its_own(nodes: FlowNodes) -> None:
@@ -406,23 +406,23 @@ async def test_receiving_takes_too_long_and_the_session_goes_on(nodes: FlowNodes
 async def talk_after_the_end(ctx: FlowContext, peer: str) -> list[str]:
     session = ctx.open_session(peer)
     await session.send("x")
-    heard = []
+    texts = []
     for _ in range(2):
         try:
             await session.receive(str)
         except SessionEndedError as error:
-            heard.append(str(error))
+            texts.append(str(error))
     try:
         await session.send("more")
     except SessionEndedError as error:
-        heard.append(str(error))
+        texts.append(str(error))
     await session.close()
     for attempt in (lambda: session.send("more"), lambda: session.receive(str)):
         try:
             await attempt()
         except (UsageError, SessionEndedError) as error:
-            heard.append(type(error).__name__)
-    return heard
+            texts.append(type(error).__name__)
+    return texts
 
 
 @responder(talk_after_the_end)

@@ -158,13 +158,13 @@ async def test_a_session_may_begin_by_receiving_and_data_precede_the_end(nodes: 
 @flow
 async def read_on(ctx: FlowContext, peer: str) -> list[str]:
     session = ctx.open_session(peer)
-    heard = []
+    texts = []
     try:
         while True:
-            heard.append(await session.receive(str))
+            texts.append(await session.receive(str))
     except SessionEndedError as ended:
-        heard.append(str(ended))
-    return heard
+        texts.append(str(ended))
+    return texts
 
 
 @responder(read_on)
@@ -203,8 +203,8 @@ async def tell_who(ctx: FlowContext, session: FlowSession) -> PeerFlowInfo:
 async def test_both_ends_know_the_flow_and_version_of_the_other(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(ask_who, tell_who)
     assert await alpha.run(ask_who, "beta") == PeerFlowInfo("tell_who", 5, "depot")
-    (told,) = await beta.until_listed("tell_who", FlowStatus.COMPLETED)
-    assert await beta.result(told.id) == PeerFlowInfo("ask_who", 3, "shop")
+    (notified,) = await beta.until_listed("tell_who", FlowStatus.COMPLETED)
+    assert await beta.result(notified.id) == PeerFlowInfo("ask_who", 3, "shop")
 
 
 @flow

@@ -79,7 +79,7 @@ async def test_rows_are_written_once_with_the_step(nodes: FlowNodes) -> None:
     rows = await alpha.rows("SELECT number, step FROM books ORDER BY number")
     # The signal is a step too.
     places = [1, 2, 3, 5, 6, 7, 8, 9, 10]
-    expected = [f"alpha/{handle.id}/1/{it}" for it in places]
+    expected = [f"alpha/{handle.id}/1/{place}" for place in places]
     assert rows == list(zip(range(9), expected, strict=True))
 
 
@@ -136,7 +136,7 @@ async def test_many_flows_book_at_the_same_time(nodes: FlowNodes) -> None:
     for handle in handles:
         await handle.result(DEADLINE_S)
     rows = await alpha.rows("SELECT number, step FROM books ORDER BY number")
-    assert [number for number, _ in rows] == [it for it in range(-20, 21) if it]
+    assert [number for number, _ in rows] == [number for number in range(-20, 21) if number]
     assert len({step for _, step in rows}) == 40
 
 
@@ -165,7 +165,7 @@ async def test_both_nodes_book_what_they_talk_about(nodes: FlowNodes) -> None:
     handles = [await alpha.begin(pay, "beta", amount) for amount in range(1, 11)]
     await alpha.restart_flows()
     await beta.restart()
-    assert sorted([await alpha.result(it.id) for it in handles]) == list(range(1, 11))
+    assert sorted([await alpha.result(handle.id) for handle in handles]) == list(range(1, 11))
     assert await alpha.rows("SELECT SUM(number), COUNT(*) FROM books") == [(-55, 10)]
     assert await beta.rows("SELECT SUM(number), COUNT(*) FROM books") == [(55, 10)]
 

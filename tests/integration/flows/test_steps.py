@@ -32,13 +32,13 @@ SOON = RetryPolicy(max_attempts=4, initial_delay_s=0.001, max_delay_s=0.004)
 class Sold(PostroadError):
     """An error of the users' own, with what it was made of."""
 
-    def __init__(self, item: str, left: int) -> None:
-        super().__init__(item, left)
+    def __init__(self, item: str, remaining: int) -> None:
+        super().__init__(item, remaining)
         self.item = item
-        self.left = left
+        self.remaining = remaining
 
     def __str__(self) -> str:
-        return f"{self.item} is sold, {self.left} are left"
+        return f"{self.item} is sold, {self.remaining} are left"
 
 
 class Stubborn(Exception):
@@ -182,11 +182,11 @@ async def test_a_process_that_stops_does_not_wait_for_a_function(tmp_path: Path)
     )
     try:
         async with asyncio.timeout(60):
-            told, _ = await process.communicate()
+            output, _ = await process.communicate()
     except TimeoutError:
         process.kill()
         raise
-    assert (told.strip(), process.returncode) == (b"stopped", 0)
+    assert (output.strip(), process.returncode) == (b"stopped", 0)
 
 
 async def test_arguments_results_and_names(nodes: FlowNodes) -> None:
@@ -207,8 +207,8 @@ async def test_arguments_results_and_names(nodes: FlowNodes) -> None:
     history = await alpha.flows.admin.history(handle.id)
     assert history[0].name.endswith("move")
     assert (history[1].name, history[1].value) == ("a long way", {"x": 12, "y": 13})
-    assert [it.place for it in history] == ["0", "1", "2"]
-    assert [it.number for it in history] == [0, 1, 2]
+    assert [step.place for step in history] == ["0", "1", "2"]
+    assert [step.number for step in history] == [0, 1, 2]
 
 
 async def test_a_step_that_is_done_is_not_done_again(nodes: FlowNodes) -> None:
@@ -347,7 +347,7 @@ async def test_errors_come_back_as_what_they_were(nodes: FlowNodes) -> None:
         try:
             await ctx.step(fail, 0)
         except Sold as error:
-            seen.append(f"{error.item} {error.left}")
+            seen.append(f"{error.item} {error.remaining}")
         try:
             await ctx.step(fail, 1)
         except FileNotFoundError as error:

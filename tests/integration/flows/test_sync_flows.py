@@ -173,7 +173,8 @@ async def test_history_of_one_form_replays_in_the_other(
     assert 0 <= result[7] < 1
     assert result[9:] == [6, 6, "answer whole", True, "whole", 1, "went", "no"]
     history = [
-        (it.place, str(it.kind), it.name) for it in await alpha.flows.admin.history(handle.id)
+        (step.place, str(step.kind), step.name)
+        for step in await alpha.flows.admin.history(handle.id)
     ]
     assert sorted(history) == sorted(
         [

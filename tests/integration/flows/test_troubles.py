@@ -49,7 +49,7 @@ TRANSIENT = [
 ]
 
 
-@pytest.mark.parametrize("error", TRANSIENT, ids=lambda it: type(it).__name__)
+@pytest.mark.parametrize("error", TRANSIENT, ids=lambda error: type(error).__name__)
 async def test_an_error_that_may_pass_is_tried_again(nodes: FlowNodes, error: Exception) -> None:
     before, shaky = Shaky(0, error), Shaky(4, error)
 
@@ -67,7 +67,7 @@ async def test_an_error_that_may_pass_is_tried_again(nodes: FlowNodes, error: Ex
     shown = await alpha.flows.admin.show(handle.id)
     assert (shown.attempts, shown.error) == (0, None)
     # What went wrong and did not matter in the end is no part of its history.
-    assert [it.error for it in await alpha.flows.admin.history(handle.id)] == [None, None]
+    assert [step.error for step in await alpha.flows.admin.history(handle.id)] == [None, None]
 
 
 async def test_after_so_many_attempts_an_operator_must_look(nodes: FlowNodes) -> None:
@@ -95,8 +95,8 @@ async def test_progress_gives_new_attempts(nodes: FlowNodes) -> None:
     @flow
     async def work(ctx: FlowContext) -> list[int]:
         return [
-            await ctx.step.with_options(name=f"shaky {index}")(it)
-            for index, it in enumerate(all_shaky)
+            await ctx.step.with_options(name=f"shaky {index}")(function)
+            for index, function in enumerate(all_shaky)
         ]
 
     all_shaky = [Shaky(3, ConnectionError("no route")) for _ in range(4)]
@@ -230,12 +230,12 @@ async def test_the_other_end_ends_while_a_flow_is_parked(nodes: FlowNodes) -> No
         await ctx.sleep(0.001)
         if not is_mended:
             raise ValueError("not yet")
-        heard = [str(await session.receive(int))]
+        texts = [str(await session.receive(int))]
         try:
             await session.receive(int)
         except SessionEndedError:
-            heard.append("ended")
-        return heard
+            texts.append("ended")
+        return texts
 
     alpha, beta = await nodes.pair(say, hear)
     handle = await alpha.begin(say, "beta")
@@ -264,7 +264,7 @@ async def test_a_failed_step_is_recorded_where_the_flow_lives_on(nodes: FlowNode
     await alpha.restart()
     await alpha.flows.signal(handle.id, "go", True)
     assert await alpha.result(handle.id) == 2
-    errors = [it.error for it in await alpha.flows.admin.history(handle.id)]
+    errors = [step.error for step in await alpha.flows.admin.history(handle.id)]
     assert errors == ["ValueError: first", None, None]
 
 
@@ -409,7 +409,7 @@ async def test_quick_kills_park_no_innocent_flow(nodes: FlowNodes) -> None:
     assert shown.status is FlowStatus.RETRYING
     assert "it is retried apart from others" in str(shown.error)
     is_free.set()
-    assert [await alpha.result(it.id) for it in handles] == ["patient"] * 20
+    assert [await alpha.result(handle.id) for handle in handles] == ["patient"] * 20
 
 
 async def test_a_flow_that_was_tried_and_goes_on_is_not_suspected_any_more(

@@ -67,7 +67,7 @@ async def test_a_head_that_cannot_be_read_stops_no_other_flow(
     shown = await alpha.flows.admin.show(odd)
     assert (shown.status, shown.name) == (FlowStatus.UNREADABLE, "order")
     assert "newer version of Postroad" in str(shown.error)
-    assert [it.status for it in await alpha.flows.admin.list() if it.id == odd] == [
+    assert [view.status for view in await alpha.flows.admin.list() if view.id == odd] == [
         FlowStatus.UNREADABLE
     ]
     flows = alpha.flows
@@ -87,10 +87,10 @@ async def test_a_head_that_cannot_be_read_stops_no_other_flow(
         await (await flows.get_handle(odd)).result(DEADLINE_S)
     if "status" in damage:
         assert (await flows.admin.counts())[FlowStatus.UNREADABLE] == 1
-        assert [it.id for it in await flows.admin.list(FlowStatus.UNREADABLE)] == [odd]
-        assert [it.levelno for it in caplog.records if "does not know" in it.message] == [
-            logging.ERROR
-        ]
+        assert [view.id for view in await flows.admin.list(FlowStatus.UNREADABLE)] == [odd]
+        assert [
+            record.levelno for record in caplog.records if "does not know" in record.message
+        ] == [logging.ERROR]
     # Nobody has touched it, and a version that knows it goes on.
     assert (parse_flow_id(odd), before[0][1]) in await alpha.rows(
         "SELECT id, wake_ms FROM postroad_flows"
@@ -153,7 +153,7 @@ async def test_a_schedule_that_cannot_be_read_keeps_no_other_from_being_served(
     await change(alpha, "UPDATE postroad_flow_schedules SET catch_up = 'some' WHERE name = 'odd'")
     await alpha.start_flows()
     await alpha.until_listed("order")
-    assert [it.name for it in await alpha.flows.schedules.list()] == ["other"]
+    assert [schedule.name for schedule in await alpha.flows.schedules.list()] == ["other"]
     with pytest.raises(NondeterminismError, match="newer version of Postroad: catch_up='some'"):
         await alpha.flows.schedules.pause("odd")
     assert "schedule 'odd' was written by a newer version" in caplog.text

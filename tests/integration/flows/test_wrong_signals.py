@@ -87,7 +87,7 @@ async def test_a_flow_that_is_parked_is_logged_with_what_can_be_done(
     alpha = await nodes.start("alpha", pay)
     handle = await alpha.begin(pay)
     await alpha.until(handle.id, FlowStatus.PARKED)
-    (record,) = [it for it in caplog.records if "is parked" in it.message]
+    (record,) = [record for record in caplog.records if "is parked" in record.message]
     assert record.levelname == "WARNING"
     assert f"flow {handle.id} of pay is parked at 0 step(" in record.message
     assert "charge): RuntimeError: the card was eaten." in record.message

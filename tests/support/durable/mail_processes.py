@@ -238,10 +238,10 @@ async def nothing_left(count: Callable[[], dict[str, int]], after: str = "") -> 
     """
     now = asyncio.get_running_loop().time
     fewest, deadline = math.inf, 0.0
-    while total := sum((left := count()).values()):
+    while total := sum((counts := count()).values()):
         if total < fewest:
             fewest, deadline = total, now() + DEADLINE_S
-        assert now() < deadline, f"still left: {left} {after}"
+        assert now() < deadline, f"still left: {counts} {after}"
         await asyncio.sleep(0.01)
 
 

@@ -165,11 +165,11 @@ def encoded(body: bytes) -> bytes:
 
 def once(action: Callable[[], object]) -> Callable[..., None]:
     """An action of a fault point that happens the first time only."""
-    left = [action]
+    pending = [action]
 
     def act(**details: object) -> None:
-        if left:
-            left.pop()()
+        if pending:
+            pending.pop()()
 
     return act
 

@@ -66,18 +66,20 @@ class Stored(NamedTuple):
         return msgspec.msgpack.decode(self.head, type=FlowState)
 
     def read_records(self) -> list[HistoryEntry]:
-        return [decode_history_entry(it) for it in self.records]
+        return [decode_history_entry(entry) for entry in self.records]
 
     def kept(self) -> list[tuple[int, BufferedMessage]]:
         return [
-            (it.session, BufferedMessage(decode_session_message(it.message), it.id))
-            for it in self.mail
-            if it.session is not None
+            (row.session, BufferedMessage(decode_session_message(row.message), row.id))
+            for row in self.mail
+            if row.session is not None
         ]
 
     def signals(self) -> list[BufferedSignal]:
         return [
-            BufferedSignal(it.name, it.message, it.id) for it in self.mail if it.name is not None
+            BufferedSignal(row.name, row.message, row.id)
+            for row in self.mail
+            if row.name is not None
         ]
 
     def after(self, state: FlowState, transition: FlowTransition) -> Stored:
@@ -87,10 +89,10 @@ class Stored(NamedTuple):
         records, mail = list(self.records), list(self.mail)
         if transition.clears_history:
             records.clear()
-            mail = [it for it in mail if it.session is None]
+            mail = [row for row in mail if row.session is None]
         assert transition.first == len(records), "a step is written twice, or none"
         records += [encode_history_entry(entry) for entry in transition.entries]
-        number = 1 + max([it.id for it in mail], default=0)
+        number = 1 + max([row.id for row in mail], default=0)
         for session, buffered in transition.buffered:
             buffered.id = number
             mail.append(Mail(number, session, None, encode_session_message(buffered.message)))
@@ -99,9 +101,9 @@ class Stored(NamedTuple):
             signal.id = number
             mail.append(Mail(number, None, signal.name, signal.payload))
             number += 1
-        assert transition.is_ended or {*transition.consumed_ids} <= {it.id for it in mail}
+        assert transition.is_ended or {*transition.consumed_ids} <= {row.id for row in mail}
         mail = [
-            it for it in mail if it.id not in transition.consumed_ids and not transition.is_ended
+            row for row in mail if row.id not in transition.consumed_ids and not transition.is_ended
         ]
         return Stored(encoded, tuple(records), tuple(mail))
 
@@ -137,19 +139,19 @@ class Driven:
         self.stored = stored or Stored()
         if stored is None:
             arguments = b"" if "initiated_by" in facts else definition.encode_arguments(args, {})
-            known: dict[str, Any] = {"id": 9, "name": definition.name, "seed": b"e" * 16}
-            known |= {"version": definition.version, "status": FlowStatus.RUNNING}
-            known |= {"started_ms": now_ms}
-            state = FlowState(**known | {"arguments": arguments} | facts)
+            fields: dict[str, Any] = {"id": 9, "name": definition.name, "seed": b"e" * 16}
+            fields |= {"version": definition.version, "status": FlowStatus.RUNNING}
+            fields |= {"started_ms": now_ms}
+            state = FlowState(**fields | {"arguments": arguments} | facts)
             self.machine = self._make(state)
         else:
             self.machine = self._read()
 
-    def _make(self, state: FlowState, **known: Any) -> FlowStateMachine:
+    def _make(self, state: FlowState, **fields: Any) -> FlowStateMachine:
         names = FlowLimits.__struct_fields__
-        settings = {name: it for name, it in self.settings.items() if name not in names}
-        machine = FlowStateMachine(state, self._make_code, **known, **settings)
-        bounds = {name: it for name, it in self.settings.items() if name in names}
+        settings = {name: value for name, value in self.settings.items() if name not in names}
+        machine = FlowStateMachine(state, self._make_code, **fields, **settings)
+        bounds = {name: value for name, value in self.settings.items() if name in names}
         machine.limits = FlowLimits(**bounds)
         return machine
 
@@ -189,7 +191,7 @@ class Driven:
         """Have a transition written down, and what it says sent."""
         self.stored = self.stored.after(self.machine.state, transition)
         for number, messages in transition.outgoing.items():
-            self.said += [(number, it) for it in messages]
+            self.said += [(number, message) for message in messages]
 
     def load(self) -> FlowTransition:
         """Drop the machine, make it again from the store, and have it go on from there."""
@@ -209,8 +211,8 @@ class Driven:
     def waiting(self) -> list[str]:
         """What the code waits for."""
         code = self.machine.code
-        asked = [] if code is None else [it.command for it in code.waiting.values()]
-        return [command.label for command in asked if isinstance(command, FlowCommand)]
+        commands = [] if code is None else [branch.command for branch in code.waiting.values()]
+        return [command.label for command in commands if isinstance(command, FlowCommand)]
 
     @property
     def result(self) -> Any:

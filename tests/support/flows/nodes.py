@@ -132,8 +132,8 @@ class FlowNode:
         """Wait until a flow is where it is meant to be, in the store too."""
 
         async def is_there() -> bool:
-            found = await self.flows.admin.list(status=status)
-            return id in [it.id for it in found]
+            views = await self.flows.admin.list(status=status)
+            return id in [view.id for view in views]
 
         await eventually(is_there, f"flow {id} is {status}")
         return await self.flows.admin.show(id)
@@ -142,14 +142,14 @@ class FlowNode:
         self, name: str, status: FlowStatus | None = None, count: int = 1
     ) -> list[FlowView]:
         """Flows of a name, the oldest first, when there are so many."""
-        found: list[FlowView] = []
+        views: list[FlowView] = []
 
         async def are_there() -> bool:
-            found[:] = reversed(await self.flows.admin.list(status, name))
-            return len(found) == count
+            views[:] = reversed(await self.flows.admin.list(status, name))
+            return len(views) == count
 
         await eventually(are_there, f"{count} flows {name} are {status or 'there'}")
-        return found
+        return views
 
     async def until_steps(self, id: str, count: int) -> None:
         """Wait until so many steps of a flow are recorded."""
@@ -200,9 +200,9 @@ class FlowNodes:
             mail_config,
         )
         self.nodes.append(node)
-        await node.start(*(it.station for it in self.nodes if it is not node))
+        await node.start(*(other.station for other in self.nodes if other is not node))
         for other in self.nodes:
-            other.meet(*(it.station for it in self.nodes if it is not other))
+            other.meet(*(node.station for node in self.nodes if node is not other))
         return node
 
     async def pair(

@@ -114,7 +114,9 @@ def test_parameter_with_a_default_of_its_own_is_not_filled() -> None:
 
 
 def test_annotation_that_cannot_be_resolved_hides_no_other() -> None:
-    parameters = {it.name: it.annotation for it in find_parameters(beside_unknown)}
+    parameters = {
+        parameter.name: parameter.annotation for parameter in find_parameters(beside_unknown)
+    }
     assert parameters == {"number": Unresolved("Order"), "tool": Tool}
 
 

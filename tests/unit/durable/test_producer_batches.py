@@ -22,8 +22,10 @@ OTHER = "delta"
 @pytest.fixture
 async def store() -> AsyncIterator[Store]:
     """One that keeps three messages for each peer."""
-    async with opened(MemoryStore(), config=DurableQueuesConfig(outbox_messages_max=ROOM)) as it:
-        yield it
+    async with opened(
+        MemoryStore(), config=DurableQueuesConfig(outbox_messages_max=ROOM)
+    ) as opened_store:
+        yield opened_store
 
 
 _clerk = MessageEncoder(DurableQueuesConfig(), "alpha")
@@ -41,12 +43,12 @@ async def outcomes(*waiting: asyncio.Future[None]) -> list[bool]:
     """For each whether it was taken; otherwise its mailbox was full."""
     async with asyncio.timeout(DEADLINE_S):
         results = await asyncio.gather(*waiting, return_exceptions=True)
-    assert all(it is None or isinstance(it, OutboxFullError) for it in results)
-    return [it is None for it in results]
+    assert all(result is None or isinstance(result, OutboxFullError) for result in results)
+    return [result is None for result in results]
 
 
 async def numbers(store: Store, peer: str = PEER) -> list[int]:
-    return [int(it.body) for it in await store.read(query.peek_outbox, peer, 100)]
+    return [int(message.body) for message in await store.read(query.peek_outbox, peer, 100)]
 
 
 def break_down(ledger: StoreTables) -> None:
@@ -97,8 +99,8 @@ async def test_full_mailbox_concerns_nobody_else(store: Store) -> None:
     assert (await outcomes(*full)).count(False) == 2
     assert await outcomes(*other, *own) == [True] * 12
     assert await numbers(store, OTHER) == [7, 8]
-    kept = await store.read(query.peek_queue, QUEUE, 100)
-    assert [int(it.body) for it in kept] == list(range(10))
+    messages = await store.read(query.peek_queue, QUEUE, 100)
+    assert [int(message.body) for message in messages] == list(range(10))
 
 
 @pytest.mark.parametrize("index", range(5))

@@ -41,9 +41,9 @@ def test_letters_and_pages_are_read_back() -> None:
         assert decode_batch(encode_batch(letters)) == letters, count
     for count in (0, 1, 15, 16, 300):
         letters = make_letters(count)
-        assert join_batch([encode_stored_message(it) for it in letters]) == msgspec.msgpack.encode(
-            letters
-        ), count
+        assert join_batch(
+            [encode_stored_message(message) for message in letters]
+        ) == msgspec.msgpack.encode(letters), count
     later = msgspec.msgpack.encode([[*msgspec.structs.astuple(FULL), "something new"]])
     assert decode_batch(later) == [FULL]
 

@@ -98,8 +98,8 @@ async def by_lambda(ctx: FlowContext) -> None:
 
 
 async def by_star(ctx: FlowContext) -> None:
-    given: Any = ["x", str]
-    await ctx.wait_for_signal(*given)
+    arguments: Any = ["x", str]
+    await ctx.wait_for_signal(*arguments)
 
 
 async def by_list(ctx: FlowContext) -> None:

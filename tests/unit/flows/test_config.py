@@ -9,7 +9,7 @@ from postroad.core.errors import ConfigError
 from postroad.flows import FlowsConfig
 from tests.support.cases import naming
 
-NUMBERS = [it for it in FlowsConfig.__struct_fields__ if it != "replay_every_time"]
+NUMBERS = [name for name in FlowsConfig.__struct_fields__ if name != "replay_every_time"]
 
 
 def test_settings_are_finite_numbers_above_zero() -> None:

@@ -91,10 +91,10 @@ Calls = Callable[[str, str], list[str]]
 )
 def test_what_is_found(head: str, body: str, call: str, replacement: str, write: Write) -> None:
     work = write(f"{head}\nasync def work(flow, x):\n    {body}\n")
-    [found] = find_nondeterministic_calls(work)
-    assert found.line == 3
-    assert found.call.endswith(call)
-    assert replacement in found.advice
+    [finding] = find_nondeterministic_calls(work)
+    assert finding.line == 3
+    assert finding.call.endswith(call)
+    assert replacement in finding.advice
 
 
 @each(
@@ -120,8 +120,8 @@ def test_what_is_found(head: str, body: str, call: str, replacement: str, write:
     ("", "def inner():\n    import secrets as s\n    s.randbits(3)\ninner()", "randbits"),
 )
 def test_aliases_are_seen_through(head: str, body: str, call: str, calls: Calls) -> None:
-    [found] = calls(head, body)
-    assert found.endswith(call)
+    [finding] = calls(head, body)
+    assert finding.endswith(call)
 
 
 def test_names_around_and_imports_within_are_known(
@@ -140,7 +140,7 @@ def test_names_around_and_imports_within_are_known(
     await ctx.step(lambda: other(), name=lambda: time.time_ns())
     """
     assert calls("import time", body) == ["time.monotonic", "time.time_ns"]
-    assert [found.call for found in find_nondeterministic_calls(touches)] == ["time.time"]
+    assert [finding.call for finding in find_nondeterministic_calls(touches)] == ["time.time"]
 
 
 @each(
@@ -257,7 +257,7 @@ def test_they_come_in_the_order_of_the_file_with_its_lines(write: Write) -> None
             return first, later, both
         """
     )
-    assert [(found.line, found.call) for found in find_nondeterministic_calls(work)] == [
+    assert [(finding.line, finding.call) for finding in find_nondeterministic_calls(work)] == [
         (12, "random.random"),
         (12, "time.time"),
         (15, "time.time"),
@@ -279,7 +279,7 @@ def test_source_that_is_indented_oddly_is_read(write: Write) -> None:
         work = Works().work
         """
     )
-    assert [(found.line, found.call) for found in find_nondeterministic_calls(work)] == [
+    assert [(finding.line, finding.call) for finding in find_nondeterministic_calls(work)] == [
         (7, "time.time")
     ]
 
@@ -291,9 +291,9 @@ def test_names_of_the_functions_around_are_known() -> None:
     async def work(flow: Any) -> Any:
         return clock(), ours(flow), unset()
 
-    assert [found.call for found in find_nondeterministic_calls(work)] == ["time.time"]
+    assert [finding.call for finding in find_nondeterministic_calls(work)] == ["time.time"]
     unset = time.time
-    assert [found.call for found in find_nondeterministic_calls(work)] == ["time.time"]
+    assert [finding.call for finding in find_nondeterministic_calls(work)] == ["time.time"]
     assert unset is clock
 
 
@@ -309,7 +309,7 @@ def test_decorated_functions_are_looked_at_below_their_decorator() -> None:
     async def work(flow: Any) -> Any:
         return flow, time.time()
 
-    assert [found.call for found in find_nondeterministic_calls(work)] == ["time.time"]
+    assert [finding.call for finding in find_nondeterministic_calls(work)] == ["time.time"]
 
 
 class Hostile:
@@ -347,7 +347,7 @@ def test_functions_without_readable_source_have_no_impurities(write: Write, tmp_
         return flow, time.time()
 
     work.__wrapped__ = work  # type: ignore[attr-defined]  # as a careless decorator might
-    assert [found.call for found in find_nondeterministic_calls(work)] == ["time.time"]
+    assert [finding.call for finding in find_nondeterministic_calls(work)] == ["time.time"]
     assert "work" in format_findings([NondeterministicCall(1, "a", "b")], work)
     work = write("import time\nasync def work(flow): time.time()\n")
     (tmp_path / "orders.py").write_text("(((\n'''\n" * 3, encoding="utf-8")
@@ -384,8 +384,8 @@ def test_advice_for_a_def_has_no_await(write: Write) -> None:
             ctx.gather(partial(ctx.step, fetch))
         """
     )
-    found = find_nondeterministic_calls(work)
-    assert [impurity.call for impurity in found] == ["time.sleep", "urllib.request.urlopen"]
-    text = format_findings(found, work)
+    findings = find_nondeterministic_calls(work)
+    assert [impurity.call for impurity in findings] == ["time.sleep", "urllib.request.urlopen"]
+    text = format_findings(findings, work)
     assert "use `ctx.sleep(seconds)`" in text
     assert "await" not in text

@@ -148,8 +148,8 @@ async def test_coroutines_and_functions_wait_for_each_other() -> None:
         return await GreenletCoroutine(inner)
 
     coroutine = GreenletCoroutine(lambda: wait_for(outer()))
-    asked = [coroutine.send(None).name, coroutine.send(1).name, coroutine.send(2).name]
-    assert asked == ["third", "first", "second"]
+    names = [coroutine.send(None).name, coroutine.send(1).name, coroutine.send(2).name]
+    assert names == ["third", "first", "second"]
     assert finish(coroutine, 3) == 7
 
 

@@ -26,8 +26,8 @@ def disk() -> MemoryDisk:
 
 @pytest.fixture
 async def store(disk: MemoryDisk) -> AsyncIterator[Store]:
-    async with opened(MemoryStore(disk)) as it:
-        yield it
+    async with opened(MemoryStore(disk)) as opened_store:
+        yield opened_store
 
 
 async def take(store: Store, name: str = NAME, address: Address = HERE) -> int:

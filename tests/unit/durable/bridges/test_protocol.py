@@ -56,7 +56,9 @@ def test_messages_are_read_back_with_their_version() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [StreamOpen, StreamAck, StreamWindow], ids=lambda it: it.__name__)
+@pytest.mark.parametrize(
+    "kind", [StreamOpen, StreamAck, StreamWindow], ids=lambda kind: kind.__name__
+)
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x80", b"\x90", b"\x91" * 5_000], ids=repr)
 def test_nonsense_is_malformed(kind: type[Message], payload: bytes) -> None:
     with pytest.raises(MalformedPayloadError, match=f"malformed {kind.__name__}: "):
@@ -153,8 +155,8 @@ def spans(sender: Correspondent, accepted: int, window: StreamWindow) -> list[tu
     """First and last numbers of the fresh pages, after so many pages were accepted."""
     watermark = sender.firsts[accepted] - 1
     fresh = list(new_batches(watermark, sender.chains[accepted], window))
-    assert all(it.is_intact for it in fresh)
-    return [(it.first, it.last) for it in fresh]
+    assert all(new_batch.is_intact for new_batch in fresh)
+    return [(new_batch.first, new_batch.last) for new_batch in fresh]
 
 
 def test_pages_after_the_watermark_are_new_unless_there_is_a_gap(sender: Correspondent) -> None:
@@ -175,7 +177,7 @@ def test_changed_or_removed_pages_are_told(sender: Correspondent) -> None:
     changed = msgspec.structs.replace(window.batches[1], data=b"\x90")
     window.batches[1] = changed
     fresh = list(new_batches(0, sender.chains[0], window))
-    assert [it.is_intact for it in fresh] == [True, False, True]
+    assert [new_batch.is_intact for new_batch in fresh] == [True, False, True]
     assert fresh[1].batch is changed
     window = sender.window()
     window.batches[0] = msgspec.structs.replace(window.batches[0], data=None)
@@ -185,7 +187,7 @@ def test_changed_or_removed_pages_are_told(sender: Correspondent) -> None:
     # The chain says something else here; what comes after cannot be checked any more.
     window.batches[1] = WireBatch(1, b"x" * 16, window.batches[1].data)
     fresh = list(new_batches(0, sender.chains[0], window))
-    assert [it.is_intact for it in fresh] == [True, False, False]
+    assert [new_batch.is_intact for new_batch in fresh] == [True, False, False]
 
 
 def refused(watermark: int, chain: bytes, window: StreamWindow) -> list[int]:

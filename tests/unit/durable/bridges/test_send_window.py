@@ -180,7 +180,9 @@ def test_answer_that_cannot_be_is_an_error() -> None:
     ([1, 2, 5, 6], [2, 5]),
     ([], []),
 )
-def test_refusals_are_those_of_what_is_accepted_now(told: list[int], meant: list[int]) -> None:
-    refusals = [MessageRejection(number, DeadLetterReason.UNKNOWN_QUEUE, "") for number in told]
+def test_refusals_are_those_of_what_is_accepted_now(
+    numbers: list[int], expected: list[int]
+) -> None:
+    refusals = [MessageRejection(number, DeadLetterReason.UNKNOWN_QUEUE, "") for number in numbers]
     accepted = StreamAck(WindowStatus.ACCEPTED, 5, chain(5), 0, refusals)
-    assert [it.number for it in new_rejections(accepted, 1)] == meant
+    assert [rejection.number for rejection in new_rejections(accepted, 1)] == expected

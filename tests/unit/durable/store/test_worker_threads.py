@@ -57,10 +57,10 @@ async def test_results_come_back_while_the_loop_goes_on(make: Maker) -> None:
     await waiting
     thread.stop()
     thread, event = make(NAME), threading.Event()
-    left = [thread.run(wait_for, event), thread.run(wait_for, event)]
+    unfinished = [thread.run(wait_for, event), thread.run(wait_for, event)]
     thread.stop()
     event.set()
-    await asyncio.gather(*left)
+    await asyncio.gather(*unfinished)
 
 
 @KINDS

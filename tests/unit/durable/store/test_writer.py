@@ -24,10 +24,10 @@ def disk() -> MemoryDisk:
 
 @pytest.fixture
 async def store(disk: MemoryDisk) -> AsyncIterator[Store]:
-    async with opened(MemoryStore(disk)) as it:
+    async with opened(MemoryStore(disk)) as opened_store:
         # The first commit of all is over.
-        await it.write(lambda ledger: None)
-        yield it
+        await opened_store.write(lambda ledger: None)
+        yield opened_store
 
 
 @pytest.fixture

@@ -29,11 +29,11 @@ class Desk:
         self._store = store
 
     async def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return await self._store.write(lambda it: function(it.database, *args, **kwargs))
+        return await self._store.write(lambda stored: function(stored.database, *args, **kwargs))
 
     async def create(self) -> None:
         await self._store.write(
-            lambda it: tables.create_tables(self._store.column_types, it.database)
+            lambda stored: tables.create_tables(self._store.column_types, stored.database)
         )
 
     async def add(self, *states: FlowState) -> None:
@@ -50,9 +50,9 @@ async def desk() -> AsyncIterator[Desk]:
 
 
 def make_state(id: int = 1, **facts: Any) -> FlowState:
-    known: dict[str, Any] = {"id": id, "name": "pay", "version": 1, "status": FlowStatus.RUNNING}
-    known |= {"seed": b"e", "started_ms": 5, "arguments": b"\x92"}
-    return FlowState(**known | facts)
+    fields: dict[str, Any] = {"id": id, "name": "pay", "version": 1, "status": FlowStatus.RUNNING}
+    fields |= {"seed": b"e", "started_ms": 5, "arguments": b"\x92"}
+    return FlowState(**fields | facts)
 
 
 def make_record(number: int) -> HistoryEntry:
@@ -151,20 +151,20 @@ async def test_there_is_one_flow_for_a_client_id_or_a_session(
         await desk.add(make_state(2, **facts))
 
 
-@pytest.mark.parametrize(("with_arguments", "left"), [(True, b"new"), (False, b"\x92")])
+@pytest.mark.parametrize(("with_arguments", "expected"), [(True, b"new"), (False, b"\x92")])
 async def test_head_is_changed_its_arguments_only_on_demand(
-    desk: Desk, with_arguments: bool, left: bytes
+    desk: Desk, with_arguments: bool, expected: bytes
 ) -> None:
     state = make_state()
     await desk.add(state)
     state.status, state.wake_ms, state.arguments = FlowStatus.RETRYING, 77, b"new"
     await desk.do(tables.update_state, tables.state_row(state), with_arguments=with_arguments)
     read = await desk.do(tables.read_state, 1)
-    assert (read.status, read.wake_ms, read.arguments) == (FlowStatus.RETRYING, 77, left)
+    assert (read.status, read.wake_ms, read.arguments) == (FlowStatus.RETRYING, 77, expected)
 
 
 async def test_steps_come_back_in_their_order_and_once(desk: Desk) -> None:
-    entries = [make_record(it) for it in range(5)]
+    entries = [make_record(number) for number in range(5)]
     await desk.do(tables.insert_steps, 1, 3, entries[3:])
     await desk.do(tables.insert_steps, 1, 0, entries[:3])
     await desk.do(tables.insert_steps, 2, 0, entries[:1])
@@ -191,8 +191,8 @@ async def test_mail_comes_back_in_its_order_and_is_taken_by_id(desk: Desk) -> No
     assert await desk.do(tables.last_buffered_id) == 0
     await desk.do(tables.insert_buffered, MAIL)
     assert await desk.do(tables.last_buffered_id) == 13
-    kept, signals = await desk.do(tables.read_buffered, 1)
-    assert kept == [
+    buffered, signals = await desk.do(tables.read_buffered, 1)
+    assert buffered == [
         (2, BufferedMessage(SessionConfirm("answer", 1, ""), 10)),
         (0, BufferedMessage(SessionData(b"x"), 11)),
     ]
@@ -208,8 +208,8 @@ async def test_mail_comes_back_in_its_order_and_is_taken_by_id(desk: Desk) -> No
 async def test_all_mail_of_a_flow_goes(desk: Desk, with_signals: bool) -> None:
     await desk.do(tables.insert_buffered, MAIL)
     await desk.do(tables.delete_buffered_of, 1, with_signals=with_signals)
-    kept, signals = await desk.do(tables.read_buffered, 1)
-    assert (kept, len(signals)) == ([], 0 if with_signals else 1)
+    buffered, signals = await desk.do(tables.read_buffered, 1)
+    assert (buffered, len(signals)) == ([], 0 if with_signals else 1)
     assert len((await desk.do(tables.read_buffered, 2))[0]) == 1
 
 
@@ -230,9 +230,13 @@ async def test_everything_a_flow_has_is_read_at_once(desk: Desk) -> None:
     await desk.do(tables.insert_steps, 1, 0, [make_record(0)])
     await desk.do(tables.insert_steps, 2, 0, [make_record(0)])
     await desk.do(tables.insert_buffered, MAIL)
-    found = await desk.do(tables.read_flow, 1)
-    assert (found.state, found.entries, found.problem) == (make_state(1), [make_record(0)], None)
-    assert (len(found.buffered), len(found.signals)) == (2, 1)
+    stored_flow = await desk.do(tables.read_flow, 1)
+    assert (stored_flow.state, stored_flow.entries, stored_flow.problem) == (
+        make_state(1),
+        [make_record(0)],
+        None,
+    )
+    assert (len(stored_flow.buffered), len(stored_flow.signals)) == (2, 1)
     ended = await desk.do(tables.read_flow, 2)
     assert (ended.state.status, ended.entries, ended.buffered) == (FlowStatus.COMPLETED, [], [])
 
@@ -250,9 +254,9 @@ async def test_record_that_cannot_be_read_is_a_problem_of_its_flow(
         )
 
     await desk.do(spoil)
-    found = await desk.do(tables.read_flow, 1)
-    assert found.state == make_state(1)
-    assert "another version of Postroad" in str(found.problem)
+    stored_flow = await desk.do(tables.read_flow, 1)
+    assert stored_flow.state == make_state(1)
+    assert "another version of Postroad" in str(stored_flow.problem)
     await desk.do(tables.delete_flow, 1)
 
 
@@ -295,7 +299,7 @@ async def test_flows_that_may_have_ended_the_process(desk: Desk) -> None:
         make_state(6, status=FlowStatus.PAUSED, crash_recoveries=1),
     )
     at_work, waiting = await desk.do(tables.read_suspicious)
-    assert ([it.id for it in at_work], {it.id for it in waiting}) == ([1], {3, 4})
+    assert ([state.id for state in at_work], {state.id for state in waiting}) == ([1], {3, 4})
     assert at_work[0].arguments == b"\x92"
 
 
@@ -312,16 +316,18 @@ async def test_flows_by_status_and_name(desk: Desk) -> None:
         make_state(3, status=FlowStatus.PARKED),
         make_state(4, status=FlowStatus.QUEUED),
     )
-    assert [it.id for it in await desk.do(tables.list_by_status, FlowStatus.QUEUED, None, 9)] == [
+    assert [
+        state.id for state in await desk.do(tables.list_by_status, FlowStatus.QUEUED, None, 9)
+    ] == [
         1,
         2,
         4,
     ]
-    assert [it.id for it in await desk.do(tables.list_by_status, FlowStatus.QUEUED, "pay", 1)] == [
-        1
-    ]
     assert [
-        it.id for it in await desk.do(tables.list_by_status, FlowStatus.QUEUED, "pay", 9, 1)
+        state.id for state in await desk.do(tables.list_by_status, FlowStatus.QUEUED, "pay", 1)
+    ] == [1]
+    assert [
+        state.id for state in await desk.do(tables.list_by_status, FlowStatus.QUEUED, "pay", 9, 1)
     ] == [4]
     assert await desk.do(tables.list_by_status, FlowStatus.HELD, None, 9) == []
     assert await desk.do(tables.count_by_name_and_status) == {
@@ -351,7 +357,7 @@ async def test_lists_begin_with_the_newest(
         make_state(4, status=FlowStatus.COMPLETED),
     )
     heads = await desk.do(tables.list_states, status, name, before, limit)
-    assert [it.id for it in heads] == ids
+    assert [state.id for state in heads] == ids
 
 
 async def test_flows_that_ended_long_ago(desk: Desk) -> None:

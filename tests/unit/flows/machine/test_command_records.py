@@ -83,5 +83,5 @@ def test_asks_have_sessions_digests_and_deadlines() -> None:
     (WaitForSignal("go", float), 1, 1.0),
     (make_step(1), 7, 7),
 )
-def test_what_is_read_of_a_record(ask: Any, given: Any, read: Any) -> None:
-    assert ask.decode_result(encode_value(given, "it")) == read
+def test_what_is_read_of_a_record(command: Any, recorded: Any, expected: Any) -> None:
+    assert command.decode_result(encode_value(recorded, "it")) == expected

@@ -51,8 +51,8 @@ async def do(name: str) -> Any:
     return await Do(name)
 
 
-async def awaiting(it: Any) -> Any:
-    return await it
+async def awaiting(awaitable: Any) -> Any:
+    return await awaitable
 
 
 def gather(*coroutines: Coroutine[Any, Any, Any], keeps_errors: bool = False) -> ParallelBranches:
@@ -83,8 +83,8 @@ class Run:
 
     @property
     def waiting(self) -> list[str]:
-        found = [it.command for it in self.code.waiting.values()]
-        return [command.name for command in found if isinstance(command, FlowCommand)]
+        commands = [branch.command for branch in self.code.waiting.values()]
+        return [command.name for command in commands if isinstance(command, FlowCommand)]
 
     def give(self, name: str, value: Any = None, error: BaseException | None = None) -> None:
         for position, branch in self.code.waiting.items():
@@ -160,8 +160,8 @@ def test_any_error_is_the_end(error: BaseException) -> None:
 
 
 @types.coroutine
-def yielding(it: object) -> Generator[object, Any, Any]:
-    return (yield it)
+def yielding(value: object) -> Generator[object, Any, Any]:
+    return (yield value)
 
 
 async def rest() -> None:
@@ -308,9 +308,9 @@ def test_subflow_has_the_position_of_its_step_and_a_scope_of_its_own() -> None:
 
     async def code() -> Any:
         await wait("start")
-        found = await ParallelBranches([inner()], scope="sub")
+        result = await ParallelBranches([inner()], scope="sub")
         scopes.append(run.code.current.scope)
-        return found
+        return result
 
     run = Run(code(), "main")
     run.give("start")
@@ -331,9 +331,9 @@ def test_branch_that_is_dropped_is_closed() -> None:
             seen.append("closed")
 
     async def code() -> Any:
-        found = await select(a=tidy(), b=wait("b"))
+        result = await select(a=tidy(), b=wait("b"))
         seen.append("after")
-        return found
+        return result
 
     run = Run(code())
     run.give("b", 1)

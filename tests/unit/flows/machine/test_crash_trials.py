@@ -42,8 +42,8 @@ class Model:
         for state in at_work:
             if is_convicted(state):
                 park_convicted(state, self.now_ms)
-        wanted = [state for state in self.heads if needs_trial(state, RECOVERIES_MAX)]
-        trials = plan_trials(wanted, self.now_ms, TRIAL_MS)
+        suspects = [state for state in self.heads if needs_trial(state, RECOVERIES_MAX)]
+        trials = plan_trials(suspects, self.now_ms, TRIAL_MS)
         for trial in trials:
             for state in trial.states:
                 defer_to_trial(state, trial.starts_ms, self.now_ms)

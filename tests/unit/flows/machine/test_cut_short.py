@@ -64,8 +64,8 @@ def test_what_is_done_at_once_is_committed_in_pieces() -> None:
     driven.tell(StepCompleted((0, 1, 0), 1))
     driven.tell(StepCompleted((0, 1, 1), 2))
     assert driven.result == [MANY, 3]
-    assert [it[1].payload for it in driven.said if hasattr(it[1], "payload")] == [
-        encode_value(it, "it") for it in range(MANY)
+    assert [message[1].payload for message in driven.said if hasattr(message[1], "payload")] == [
+        encode_value(number, "it") for number in range(MANY)
     ]
 
 

@@ -98,7 +98,9 @@ def test_failed_step_the_flow_could_live_with_is_done_with() -> None:
 
 
 def test_what_may_pass_is_tried_again_a_few_times_then_parked() -> None:
-    driven = begun(calculate, settings={"max_attempts": 2, "retry_delay_ms": lambda it: 100 * it})
+    driven = begun(
+        calculate, settings={"max_attempts": 2, "retry_delay_ms": lambda attempt: 100 * attempt}
+    )
     for attempt in (1, 2):
         ailing = driven.tell(StepFailed((0,), ConnectionError("away")))
         assert (driven.head.status, driven.head.attempts) == (FlowStatus.RETRYING, attempt)
@@ -133,8 +135,8 @@ def test_what_came_meanwhile_is_kept_for_the_next_attempt() -> None:
 
     driven = begun(shaky)
     driven.tell(StepFailed((1,), ConnectionError("away")))
-    kept = driven.tell(SessionMessagesReceived(1, [CONFIRM, data(5)], "row"))
-    assert (len(kept.buffered), kept.ack_tokens) == (2, ["row"])
+    transition = driven.tell(SessionMessagesReceived(1, [CONFIRM, data(5)], "row"))
+    assert (len(transition.buffered), transition.ack_tokens) == (2, ["row"])
     driven.tell(FlowRetryRequested())
     driven.tell(StepCompleted((1,), 0))
     assert driven.result == 5
@@ -179,7 +181,7 @@ def test_killing_one_without_code_tells_its_peers_too(event: FlowEvent) -> None:
     driven.tell(event)
     assert driven.machine.code is None
     killed = driven.tell(FlowKillRequested("enough"))
-    assert [type(it) for it in killed.outgoing[1]] == [SessionError]
+    assert [type(message) for message in killed.outgoing[1]] == [SessionError]
     assert driven.head.status is FlowStatus.KILLED
     assert driven.head.ended_ms == START_MS
 
@@ -376,12 +378,12 @@ def test_one_that_went_the_old_way_goes_on_so() -> None:
 
 
 @flow
-async def count_down(ctx: FlowContext, left: int) -> str:
+async def count_down(ctx: FlowContext, remaining: int) -> str:
     session = ctx.open_session("beta")
-    await session.send(left)
-    if left:
+    await session.send(remaining)
+    if remaining:
         await session.receive(int)
-        ctx.continue_as_new(left - 1)
+        ctx.continue_as_new(remaining - 1)
     return f"{ctx.random().random():.3f}"
 
 
@@ -394,7 +396,7 @@ def test_it_begins_anew_without_a_history() -> None:
     assert (driven.head.run_number, driven.head.sessions_opened) == (2, 1)
     assert driven.head.wake_ms == 0
     assert driven.stored.records == ()
-    assert [it for it in driven.stored.mail if it.session is not None] == []
+    assert [row for row in driven.stored.mail if row.session is not None] == []
     loaded = driven.load()
     assert loaded.is_ended
     assert loaded.outgoing == {2: [SessionInit("count_down", 1, "", b"\x00"), SessionClose()]}
@@ -438,7 +440,7 @@ def test_responder_does_not_begin_anew() -> None:
     driven = Driven(forgetful, initiated_by=ORIGIN)
     driven.tell(FlowAdmitted([SessionInit("ask", 3, "", encode_value(1, "it"))]))
     assert "forgetful responds to another one, and cannot begin anew" in driven.trouble
-    assert [it for _, it in driven.said] == [SessionConfirm("forgetful", 1, "")]
+    assert [message for _, message in driven.said] == [SessionConfirm("forgetful", 1, "")]
 
 
 def test_progress_is_written_down_when_it_changes() -> None:
@@ -451,8 +453,8 @@ def test_progress_is_written_down_when_it_changes() -> None:
 
     driven = begun(talkative)
     assert driven.head.progress == "first"
-    told = driven.tell(StepCompleted((0,), 0))
-    assert (told.is_state_changed, driven.head.progress) == (True, "second")
+    transition = driven.tell(StepCompleted((0,), 0))
+    assert (transition.is_state_changed, driven.head.progress) == (True, "second")
     assert not driven.load().is_state_changed
 
 

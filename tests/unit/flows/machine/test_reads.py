@@ -77,8 +77,8 @@ async def listen(ctx: FlowContext) -> list[Any]:
 def test_whatever_else_is_recorded_takes_reads_with_it() -> None:
     driven = begun(listen)
     assert driven.tell(StepCompleted((0, 1, 0), 1)).is_empty
-    heard = driven.tell(SignalReceived("go", encode_value(5, "it")))
-    assert labels(heard) == ["0.1.0 step(look)", "0.0.0 signal(go)"]
+    transition = driven.tell(SignalReceived("go", encode_value(5, "it")))
+    assert labels(transition) == ["0.1.0 step(look)", "0.0.0 signal(go)"]
     driven.load()
     driven.tell(StepCompleted((0, 1, 1), 2))
     driven.tell(StepCompleted((0, 0, 1), 3))
@@ -96,7 +96,7 @@ def test_operators_find_reads_recorded() -> None:
     assert labels(driven.tell(FlowPauseRequested())) == ["0 step(look)"]
     driven.tell(FlowResumeRequested())
     driven.load()
-    assert [it.label for it in driven.records] == ["0 step(look)"]
+    assert [entry.label for entry in driven.records] == ["0 step(look)"]
     assert driven.machine.record_deferred().is_empty
     driven.tell(StepCompleted((1,), 2))
     driven.tell(FlowKillRequested("enough"))

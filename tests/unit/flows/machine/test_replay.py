@@ -75,7 +75,7 @@ def test_code_comes_as_far_as_it_was_in_the_order_of_the_record() -> None:
     (at_once, [((0, 2, 0), "a")], "the code waits for"),
 )
 def test_it_is_told_where_they_part(
-    script: Script, records: list[tuple[Position, str]], told: str
+    script: Script, records: list[tuple[Position, str]], message: str
 ) -> None:
-    with pytest.raises(ReplayMismatch, match=told):
+    with pytest.raises(ReplayMismatch, match=message):
         run(script, *[record(position, name, 1) for position, name in records])

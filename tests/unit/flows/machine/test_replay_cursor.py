@@ -40,7 +40,7 @@ def placed(ask: Any, position: Position = (0,)) -> Any:
 
 
 def record_of(command: FlowCommand, **facts: Any) -> HistoryEntry:
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "position": command.position,
         "kind": command.kind,
         "name": command.name,
@@ -48,7 +48,7 @@ def record_of(command: FlowCommand, **facts: Any) -> HistoryEntry:
         "sessions": command.sessions,
         "at_ms": 5,
     }
-    return HistoryEntry(**known | facts)
+    return HistoryEntry(**fields | facts)
 
 
 def end(number: int = 1) -> SessionEndpoint:
@@ -94,7 +94,7 @@ def test_differences(command: FlowCommand, facts: dict[str, Any], difference: st
 
 def test_difference_is_told_with_what_is_around_it() -> None:
     assert not issubclass(ReplayMismatch, Exception)
-    commands = [step(it, name=f"s{it}", position=(it,)) for it in range(7)]
+    commands = [step(number, name=f"s{number}", position=(number,)) for number in range(7)]
     cursor = ReplayCursor([record_of(command) for command in commands])
     for command in commands[:4]:
         cursor.consume(command)
@@ -112,9 +112,9 @@ def test_difference_is_told_with_what_is_around_it() -> None:
         "  run the old code again, or keep the old path with ctx.patched(id)",
     ]
     cursor = ReplayCursor([record_of(step(1))])
-    told = str(cursor.mismatch("the code has ended").error)
-    assert "  + step 0: the code has ended" in told
-    assert "more recorded" not in told
+    message = str(cursor.mismatch("the code has ended").error)
+    assert "  + step 0: the code has ended" in message
+    assert "more recorded" not in message
 
 
 @each(

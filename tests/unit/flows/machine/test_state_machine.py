@@ -82,8 +82,8 @@ def test_signals_are_kept_in_their_order_until_they_are_asked_for() -> None:
 
     driven = begun(steered)
     for number in (1, 2):
-        told = driven.tell(SignalReceived("go", encode_value(number, "it")))
-        assert [signal.payload for signal in told.signals] == [encode_value(number, "it")]
+        transition = driven.tell(SignalReceived("go", encode_value(number, "it")))
+        assert [signal.payload for signal in transition.signals] == [encode_value(number, "it")]
     driven.tell(SignalReceived("stop", b"\x00"))
     driven.load()
     done = driven.tell(StepCompleted((0,), 0))

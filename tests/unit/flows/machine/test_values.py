@@ -156,7 +156,7 @@ def test_digests_tell_arguments_apart() -> None:
     one = values.digest_arguments((1,), {})
     assert one == values.digest_arguments((1,), {})
     others = [((2,), {}), (("1",), {}), ((), {"a": 1}), ((1, 1), {})]
-    assert len({values.digest_arguments(*it) for it in others} | {one}) == 5
+    assert len({values.digest_arguments(*arguments) for arguments in others} | {one}) == 5
 
 
 @pytest.mark.parametrize("args", [(), (object(),), (1 << 64,), (endless(),)])
@@ -213,10 +213,10 @@ def again(error: BaseException) -> Exception:
     FileNotFoundError(2, "nothing there"),
 )
 def test_error_is_made_again(error: Exception) -> None:
-    made = again(error)
-    assert type(made) is type(error)
-    assert (made.args, str(made)) == (error.args, str(error))
-    assert vars(made) == vars(error)
+    restored = again(error)
+    assert type(restored) is type(error)
+    assert (restored.args, str(restored)) == (error.args, str(error))
+    assert vars(restored) == vars(error)
 
 
 def local_error() -> Exception:
@@ -235,9 +235,9 @@ def local_error() -> Exception:
     SystemExit(1),
 )
 def test_error_that_cannot_be_made_again_is_a_failed_step(error: BaseException) -> None:
-    made = again(error)
-    assert type(made) is StepFailedError
-    assert type(error).__name__ in str(made)
+    restored = again(error)
+    assert type(restored) is StepFailedError
+    assert type(error).__name__ in str(restored)
 
 
 def test_errors_are_described_whatever_their_text() -> None:
@@ -262,9 +262,9 @@ def test_errors_are_described_whatever_their_text() -> None:
         "builtins:nothing",
         "os:path.join",
     ):
-        made = values.restore_error(RecordedError(kind, "text", b"\x90"))
-        assert isinstance(made, StepFailedError), kind
-        assert made.detail == "text", kind
+        restored = values.restore_error(RecordedError(kind, "text", b"\x90"))
+        assert isinstance(restored, StepFailedError), kind
+        assert restored.detail == "text", kind
 
 
 def test_error_of_a_module_that_is_not_loaded_is_imported_only_if_that_is_allowed() -> None:

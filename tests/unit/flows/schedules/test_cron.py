@@ -93,9 +93,9 @@ def test_next_moment_is_strictly_later_also_before_1970() -> None:
     ("1-31 * fri", [f"{day:02}" for day in range(1, 32)]),  # No star: every day fits.
 )
 def test_day_of_month_and_day_of_week(days: str, expected: list[str]) -> None:
-    found = due(f"0 0 {days}", "2026-02-28 23:59", len(expected) + 1)
-    assert [moment[8:10] for moment in found[:-1]] == expected
-    assert found[0].startswith("2026-03") and not found[-1].startswith("2026-03")
+    times = due(f"0 0 {days}", "2026-02-28 23:59", len(expected) + 1)
+    assert [moment[8:10] for moment in times[:-1]] == expected
+    assert times[0].startswith("2026-03") and not times[-1].startswith("2026-03")
 
 
 def test_rare_days_are_found() -> None:

@@ -43,7 +43,7 @@ NIGHTLY = CronExpression.parse("0 2 * * *")
 
 
 def make(cron: CronExpression = EVERY_MINUTE, next_ms: int = NOON, **fields: object) -> Schedule:
-    wanted = Schedule(
+    schedule = Schedule(
         name="report",
         flow="make_report",
         cron=cron.text,
@@ -52,7 +52,7 @@ def make(cron: CronExpression = EVERY_MINUTE, next_ms: int = NOON, **fields: obj
         catch_up=CatchUpPolicy.LAST,
         next_ms=next_ms,
     )
-    return msgspec.structs.replace(wanted, **fields)
+    return msgspec.structs.replace(schedule, **fields)
 
 
 @each(*CatchUpPolicy)
@@ -103,7 +103,7 @@ def test_schedule_follows_the_clock_of_its_zone() -> None:
     )
     # In between, at two o'clock, the clock is set to three.
     expected = [first, at("2026-03-29 01:00"), at("2026-03-30 00:30")]
-    assert [it.due_ms for it in missed.advances] == expected
+    assert [advance.due_ms for advance in missed.advances] == expected
     # As if the rules of the zone had been others when the schedule was written down.
     next_ms = at("2026-11-17 01:00")
     passed_over = plan_schedule(make(NIGHTLY, next_ms), NIGHTLY, next_ms)
@@ -161,32 +161,34 @@ def test_last_times_count_both_ends_and_resume_leaves_out_pauses() -> None:
     assert last_times(EVERY_MINUTE, NOON, NOON + MINUTE_MS, 5) == [NOON, NOON + MINUTE_MS]
     assert last_times(EVERY_MINUTE, NOON + 1, NOON + MINUTE_MS - 1, 5) == []
     assert last_times(EVERY_MINUTE, NOON, NOON - 1, 5) == []
-    made = resume_schedule(make(is_paused=True), EVERY_MINUTE, NOON + DAY_MS)
-    assert made == make(next_ms=NOON + DAY_MS + MINUTE_MS)
-    known = make(NIGHTLY, NOON + 5 * DAY_MS, is_paused=True)
-    assert resume_schedule(known, NIGHTLY, NOON) == make(NIGHTLY, NOON + 5 * DAY_MS)
+    result = resume_schedule(make(is_paused=True), EVERY_MINUTE, NOON + DAY_MS)
+    assert result == make(next_ms=NOON + DAY_MS + MINUTE_MS)
+    stored = make(NIGHTLY, NOON + 5 * DAY_MS, is_paused=True)
+    assert resume_schedule(stored, NIGHTLY, NOON) == make(NIGHTLY, NOON + 5 * DAY_MS)
     assert schedule_client_id("report", NOON) == "schedule:report:2026-11-16T12:00:00Z"
 
 
 def test_schedule_with_the_same_expression_keeps_what_is_due() -> None:
     assert merge_schedule(None, make(next_ms=0), EVERY_MINUTE, NOON).next_ms == NOON + MINUTE_MS
-    known = make(next_ms=NOON - DAY_MS, last_ms=NOON - 2 * DAY_MS)
-    wanted = make(next_ms=0, arguments=b"others", catch_up=CatchUpPolicy.ALL, flow="another")
-    made = merge_schedule(known, wanted, EVERY_MINUTE, NOON)
-    assert made == msgspec.structs.replace(wanted, next_ms=known.next_ms, last_ms=known.last_ms)
+    stored = make(next_ms=NOON - DAY_MS, last_ms=NOON - 2 * DAY_MS)
+    changed = make(next_ms=0, arguments=b"others", catch_up=CatchUpPolicy.ALL, flow="another")
+    result = merge_schedule(stored, changed, EVERY_MINUTE, NOON)
+    assert result == msgspec.structs.replace(
+        changed, next_ms=stored.next_ms, last_ms=stored.last_ms
+    )
     assert merge_schedule(make(is_paused=True), make(next_ms=0), EVERY_MINUTE, NOON).is_paused
 
 
 def test_schedule_with_another_expression_or_zone_begins_anew() -> None:
-    made = merge_schedule(make(next_ms=NOON - DAY_MS), make(NIGHTLY, 0), NIGHTLY, NOON)
-    assert made.next_ms == at("2026-11-17 02:00")
+    result = merge_schedule(make(next_ms=NOON - DAY_MS), make(NIGHTLY, 0), NIGHTLY, NOON)
+    assert result.next_ms == at("2026-11-17 02:00")
     cron = CronExpression.parse("0 2 * * *", "Asia/Tokyo")
-    made = merge_schedule(make(NIGHTLY, NOON - DAY_MS), make(cron, 0), cron, NOON)
-    assert made.next_ms == at("2026-11-16 17:00")
+    result = merge_schedule(make(NIGHTLY, NOON - DAY_MS), make(cron, 0), cron, NOON)
+    assert result.next_ms == at("2026-11-16 17:00")
     # A clock that was set back brings no time twice.
-    known = make(NIGHTLY, NOON + DAY_MS, last_ms=NOON)
-    made = merge_schedule(known, make(next_ms=0), EVERY_MINUTE, NOON - DAY_MS)
-    assert made.next_ms == NOON + MINUTE_MS
+    stored = make(NIGHTLY, NOON + DAY_MS, last_ms=NOON)
+    result = merge_schedule(stored, make(next_ms=0), EVERY_MINUTE, NOON - DAY_MS)
+    assert result.next_ms == NOON + MINUTE_MS
 
 
 async def test_store_gives_back_what_it_was_given() -> None:

@@ -42,15 +42,15 @@ async def ask(ctx: FlowContext, peer: str) -> list[str]:
 
 @responder(ask, app="bank", version=4)
 async def answer(ctx: FlowContext, session: FlowSession) -> str:
-    heard = await session.receive(str)
-    await session.send(heard.upper())
-    return heard
+    text = await session.receive(str)
+    await session.send(text.upper())
+    return text
 
 
 def test_initiator_says_everything_and_responder_answers() -> None:
     driven = Driven(ask, "beta")
-    said = driven.tell(FlowAdmitted()).outgoing
-    assert said == {1: [SessionInit("ask", 1, "", encode_value("one", "it")), data("two")]}
+    outgoing = driven.tell(FlowAdmitted()).outgoing
+    assert outgoing == {1: [SessionInit("ask", 1, "", encode_value("one", "it")), data("two")]}
     assert driven.waiting == ["2 receive(beta)"]
     assert driven.head.wake_ms is None
     driven = Driven(answer, initiated_by=ORIGIN, settings={"app": "bank"})
@@ -65,10 +65,10 @@ def test_initiator_says_everything_and_responder_answers() -> None:
 
 def test_what_is_received_at_once_is_not_kept() -> None:
     driven = begun(ask, "beta")
-    heard = driven.tell(SessionMessagesReceived(1, [CONFIRM, data("a")], "row 1", "beta"))
-    assert (heard.ack_tokens, labels(heard)) == (["row 1"], ["2 receive(beta)"])
-    assert [message.message for _, message in heard.buffered] == [CONFIRM]
-    assert heard.consumed_ids == []
+    transition = driven.tell(SessionMessagesReceived(1, [CONFIRM, data("a")], "row 1", "beta"))
+    assert (transition.ack_tokens, labels(transition)) == (["row 1"], ["2 receive(beta)"])
+    assert [message.message for _, message in transition.buffered] == [CONFIRM]
+    assert transition.consumed_ids == []
     last = driven.tell(
         SessionMessagesReceived(1, [data("b"), data("c"), SessionClose()], "row 2", "beta")
     )
@@ -85,9 +85,9 @@ def test_what_is_received_later_is_kept_and_taken() -> None:
         return await session.receive(str)
 
     driven = begun(busy)
-    heard = driven.tell(SessionMessagesReceived(1, [CONFIRM, data("a")], "row"))
-    assert [message.message for _, message in heard.buffered] == [CONFIRM, data("a")]
-    assert labels(heard) == []
+    transition = driven.tell(SessionMessagesReceived(1, [CONFIRM, data("a")], "row"))
+    assert [message.message for _, message in transition.buffered] == [CONFIRM, data("a")]
+    assert labels(transition) == []
     done = driven.tell(StepCompleted((1,), 0))
     assert len(done.consumed_ids) == 1
     assert (driven.result, done.outgoing) == ("a", {1: [SessionClose()]})
@@ -116,8 +116,10 @@ def test_responder_that_may_not_begin_keeps_its_mail_or_is_killed(status: FlowSt
 @each((1, "gamma"), (2, "beta"), (0, "beta"), (-1, "beta"), (99, ""))
 def test_what_somebody_else_says_is_consumed_and_ignored(number: int, peer: str) -> None:
     driven = begun(ask, "beta")
-    heard = driven.tell(SessionMessagesReceived(number, [CONFIRM, data("forged")], "row", peer))
-    assert (heard.ack_tokens, heard.buffered, heard.entries) == (["row"], [], [])
+    transition = driven.tell(
+        SessionMessagesReceived(number, [CONFIRM, data("forged")], "row", peer)
+    )
+    assert (transition.ack_tokens, transition.buffered, transition.entries) == (["row"], [], [])
 
 
 def test_mail_that_does_not_fit_fails_the_flow_or_is_ignored() -> None:
@@ -144,16 +146,16 @@ def test_too_much_ends_the_session_for_both() -> None:
         session = ctx.open_session("beta")
         await session.send(1)
         await ctx.step(work)
-        heard = []
+        texts = []
         try:
             while True:
-                heard.append(await session.receive(str))
+                texts.append(await session.receive(str))
         except FlowError as error:
-            return [*heard, str(error)]
+            return [*texts, str(error)]
 
     driven = begun(deaf, settings={"buffer_max": 3})
     driven.tell(SessionMessagesReceived(1, [CONFIRM, data("a"), data("b")]))
-    flood = driven.tell(SessionMessagesReceived(1, [data(it) for it in "cdef"]))
+    flood = driven.tell(SessionMessagesReceived(1, [data(letter) for letter in "cdef"]))
     (failed,) = flood.outgoing[1]
     assert isinstance(failed, SessionError)
     assert failed.kind == "Overflow"
@@ -285,9 +287,9 @@ def test_other_end_is_known_also_after_it_was_loaded_again() -> None:
     @flow
     async def curious(ctx: FlowContext) -> list[Any]:
         session = ctx.open_session("beta")
-        heard = await session.receive(int)
+        number = await session.receive(int)
         await ctx.wait_for_signal("go", int)
-        return [heard, (await session.peer_info()).name]
+        return [number, (await session.peer_info()).name]
 
     driven = begun(curious)
     driven.tell(SessionMessagesReceived(1, [CONFIRM, data(1)]))
@@ -318,6 +320,6 @@ def test_signal_that_is_taken_at_once_leaves_the_others_to_be_stored() -> None:
     for name in ("go", "stop"):
         signal = SignalReceived(name, encode_value(7, "it"))
         machine.sessions.on_signal(signal, transition, is_awaited=False)
-    wanted = WaitForSignal("go", int)
-    assert machine.sessions.try_complete(wanted, transition) == encode_value(7, "it")
+    command = WaitForSignal("go", int)
+    assert machine.sessions.try_complete(command, transition) == encode_value(7, "it")
     assert [signal.name for signal in transition.signals] == ["stop"]

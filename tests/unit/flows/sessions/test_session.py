@@ -72,7 +72,7 @@ def end_in(state: SessionState, *, is_initiator: bool = True) -> SessionEndpoint
 
 
 def test_what_this_end_does_is_said_refused_or_ignored_by_its_state() -> None:
-    own = [it for it in SessionTrigger if it not in MESSAGES]
+    own = [trigger for trigger in SessionTrigger if trigger not in MESSAGES]
     for state, trigger in product(SessionState, own):
         endpoint = end_in(state)
         assert (endpoint.apply(trigger), endpoint.state) == SPOKEN[state][trigger], (state, trigger)
