@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -23,6 +23,7 @@ from postroad.core.errors import (
     PostroadError,
     ReplyTimeoutError,
 )
+from postroad.durable import OutgoingMessage, SendOptions
 from postroad.flows import FlowDefinition, FlowKilledError, FlowStatus, FlowView
 from postroad.flows.machine import values
 from postroad.node import Queue
@@ -144,12 +145,7 @@ class SyncClient:
         value: T,
         *,
         to: str | None = None,
-        key: str | None = None,
-        idempotency_key: str | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        headers: Mapping[str, str] | None = None,
+        **options: Unpack[SendOptions],
     ) -> int:
         """Send a value to a durable queue; the message's id, once it cannot be lost any more.
 
@@ -160,17 +156,20 @@ class SyncClient:
             UsageError: the value is not of the queue's type.
             ConnectError: the node is away.
         """
+        message = OutgoingMessage(
+            queue=queue.name, body=queue.codec.encode(value), to=to or queue.to, **options
+        )
         said = {
-            "queue": queue.name,
+            "queue": message.queue,
             "body": "",
-            "encoded": _base64(queue.codec.encode(value)),
-            "peer": to or queue.to,
-            "key": key,
-            "idempotency_key": idempotency_key or uuid.uuid4().hex,
-            "delay_s": delay,
-            "ttl_s": ttl,
-            "priority": priority,
-            "headers": dict(headers or {}),
+            "encoded": _base64(message.body),
+            "peer": message.to,
+            "key": message.key,
+            "idempotency_key": message.idempotency_key or uuid.uuid4().hex,
+            "delay_s": message.delay,
+            "ttl_s": message.ttl,
+            "priority": message.priority,
+            "headers": dict(message.headers or {}),
         }
         return int(self._call("queue.post", said)["id"])
 

@@ -11,7 +11,7 @@ from postroad.durable.consumers.message import Message
 from postroad.durable.consumers.pull import PulledMessage
 from postroad.durable.durable_queues import DurableQueues
 from postroad.durable.peers import ClusterPeerDirectory, PeerDirectory, StaticPeerDirectory
-from postroad.durable.producer import OutgoingMessage
+from postroad.durable.producer import OutgoingMessage, SendOptions
 from postroad.durable.store import (
     DeadLetter,
     DeadLetterGroup,
@@ -57,6 +57,7 @@ __all__ = [
     "PulledMessage",
     "QueueStatistics",
     "RetryPolicy",
+    "SendOptions",
     "SqliteStore",
     "StaticPeerDirectory",
     "Store",

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
+from typing import Unpack
 
 import msgspec
 
@@ -32,6 +33,7 @@ from postroad.durable.producer import (
     MessageEncoder,
     OutgoingMessage,
     SendMutation,
+    SendOptions,
     submit_send,
 )
 from postroad.durable.store import Store
@@ -233,14 +235,9 @@ class DurableQueues(Lifecycle):
         body: bytes,
         *,
         to: str | None = None,
-        key: str | None = None,
-        idempotency_key: str | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        headers: Mapping[str, str] | None = None,
         reply_to: str | None = None,
         tx: Transaction | None = None,
+        **options: Unpack[SendOptions],
     ) -> int:
         """Send a message and return its id as soon as it is stored durably.
 
@@ -248,50 +245,24 @@ class DurableQueues(Lifecycle):
             queue: the queue at the receiving node.
             body: what its handler gets.
             to: the receiving node; by default this one.
-            key: messages of equal keys are handled one after the other, in this order.
-            idempotency_key: sending again with the same key does nothing, for a week.
-            delay: seconds before it is handled.
-            ttl: seconds after which it is a dead letter instead of being handled.
-            priority: higher ones are handled first, also within a key.
-            headers: travel beside the body.
             reply_to: queue of this node that accepts a reply.
             tx: send only if this transaction commits, and with it.
+            options: see `SendOptions`.
 
         Raises:
             SendRejectedError: the outbox is full, or the key was used for another message.
         """
-        if (
-            key is None
-            and tx is None
-            and headers is None
-            and idempotency_key is None
-            and delay is None
-            and ttl is None
-            and reply_to is None
-            and priority == 0
-            and tracing.tracer is None
-        ):
+        if not options and reply_to is None and tx is None and tracing.tracer is None:
             # Most messages have no options, and skip the cost of them.
             post = self.encoder.encode_fast(self.service.name if to is None else to, queue, body)
         else:
-            message = OutgoingMessage(
-                queue=queue,
-                body=body,
-                to=to,
-                key=key,
-                idempotency_key=idempotency_key,
-                delay=delay,
-                ttl=ttl,
-                priority=priority,
-                headers=headers,
-                reply_to=reply_to,
-            )
+            message = OutgoingMessage(queue=queue, body=body, to=to, reply_to=reply_to, **options)
             if tx is not None:
                 return tx.send_message(message)
             if tracing.tracer is not None:
                 return await self._send_traced(message)
             post = self.encoder.encode(message)
-        if idempotency_key is not None or CURRENT_TRANSACTION.get() is not None:
+        if post.idempotency is not None or CURRENT_TRANSACTION.get() is not None:
             return (await self._commit((post,)))[0]
         writer = self.store.writer
         if not writer.has_capacity:

@@ -8,6 +8,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict
 
 import msgspec
 
@@ -36,6 +37,23 @@ class EncodedMessage(msgspec.Struct, frozen=True, gc=False):
     id: int
     encoded: bytes
     idempotency: IdempotencyRecord | None = None
+
+
+class SendOptions(TypedDict, total=False):
+    """Options of a message, the same wherever one is sent."""
+
+    key: str | None
+    """Messages of equal keys are handled one after the other, in this order."""
+    idempotency_key: str | None
+    """Sending again with the same key does nothing, for a week."""
+    delay: float | None
+    """Seconds before it is handled."""
+    ttl: float | None
+    """Seconds after which it is a dead letter instead of being handled."""
+    priority: int
+    """Higher ones are handled first, also within a key."""
+    headers: Mapping[str, str] | None
+    """Travel beside the body."""
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,12 +11,17 @@ import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, ContextVar
 from functools import lru_cache
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from postroad.core.errors import StoreError, UsageError
 from postroad.durable.consumers.message import Message
 from postroad.durable.injection import name_of
-from postroad.durable.producer import EncodedMessage, MessageEncoder, OutgoingMessage
+from postroad.durable.producer import (
+    EncodedMessage,
+    MessageEncoder,
+    OutgoingMessage,
+    SendOptions,
+)
 from postroad.durable.store import Store
 from postroad.durable.store.backends.backend import DatabaseRow
 from postroad.durable.store.savepoints import (
@@ -114,31 +119,16 @@ class Transaction(TransactionScope, eq=False):
         body: bytes,
         *,
         to: str | None = None,
-        key: str | None = None,
-        idempotency_key: str | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        headers: Mapping[str, str] | None = None,
         reply_to: str | None = None,
+        **options: Unpack[SendOptions],
     ) -> int:
         """Send a message if the transaction commits; returns its id.
 
         The arguments are those of `DurableQueues.send`.
         """
-        message = OutgoingMessage(
-            queue=queue,
-            body=body,
-            to=to,
-            key=key,
-            idempotency_key=idempotency_key,
-            delay=delay,
-            ttl=ttl,
-            priority=priority,
-            headers=headers,
-            reply_to=reply_to,
+        return self.send_message(
+            OutgoingMessage(queue=queue, body=body, to=to, reply_to=reply_to, **options)
         )
-        return self.send_message(message)
 
     def send_message(self, message: OutgoingMessage) -> int:
         """Send a message if the transaction commits; returns its id."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Mapping
-from typing import Any, Generic, NoReturn, TypeVar, overload
+from collections.abc import Coroutine, Generator
+from typing import Any, Generic, NoReturn, TypeVar, Unpack, overload
 
 from postroad.core.errors import UsageError
-from postroad.durable import SyncTransaction, Transaction
+from postroad.durable import SendOptions, SyncTransaction, Transaction
 from postroad.durable.names import validate_queue_name
 from postroad.durable.transaction import current_thread_call
 from postroad.node.current import current_node
@@ -49,13 +49,8 @@ class Queue(Generic[T]):
         value: T,
         *,
         to: str | None = None,
-        key: str | None = None,
-        idempotency_key: str | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        headers: Mapping[str, str] | None = None,
         tx: SyncTransaction,
+        **options: Unpack[SendOptions],
     ) -> int: ...
     @overload
     def send(
@@ -63,26 +58,16 @@ class Queue(Generic[T]):
         value: T,
         *,
         to: str | None = None,
-        key: str | None = None,
-        idempotency_key: str | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        headers: Mapping[str, str] | None = None,
         tx: Transaction | None = None,
+        **options: Unpack[SendOptions],
     ) -> Coroutine[Any, Any, int]: ...
     def send(
         self,
         value: T,
         *,
         to: str | None = None,
-        key: str | None = None,
-        idempotency_key: str | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        headers: Mapping[str, str] | None = None,
         tx: Transaction | SyncTransaction | None = None,
+        **options: Unpack[SendOptions],
     ) -> Coroutine[Any, Any, int] | int:
         """Send a value and return the message's id once it cannot be lost any more.
 
@@ -91,31 +76,17 @@ class Queue(Generic[T]):
         Args:
             value: what the consumer gets.
             to: the node that has the queue, instead of the queue's own `to`.
-            key: messages of equal keys are handled one after the other, in this order.
-            idempotency_key: sending again with the same key does nothing, for a week.
-            delay: seconds before it is handled.
-            ttl: seconds after which it is a dead letter instead of being handled.
-            priority: higher ones are handled first, also within a key.
-            headers: what travels beside the value.
             tx: send only if this transaction commits, and with it; awaiting that adds nothing.
+            options: see `SendOptions`.
 
         Raises:
             UsageError: the value is not of the queue's type, or no node runs this code.
         """
         queues = current_node().queues
         body = self.codec.encode(value)
+        to = self.to if to is None else to
         if tx is None:
-            sending = queues.send(
-                self.name,
-                body,
-                to=self.to if to is None else to,
-                key=key,
-                idempotency_key=idempotency_key,
-                delay=delay,
-                ttl=ttl,
-                priority=priority,
-                headers=headers,
-            )
+            sending = queues.send(self.name, body, to=to, **options)
             call = current_thread_call()
             return sending if call is None else call.wait_for(sending)
         if not isinstance(tx, Transaction | SyncTransaction):
@@ -123,17 +94,7 @@ class Queue(Generic[T]):
                 f"tx={tx!r} is no transaction: pass the one that the consumer or step was given, "
                 "or that of `async with node.queues.transaction() as tx`"
             )
-        id = tx.send(
-            self.name,
-            body,
-            to=self.to if to is None else to,
-            key=key,
-            idempotency_key=idempotency_key,
-            delay=delay,
-            ttl=ttl,
-            priority=priority,
-            headers=headers,
-        )
+        id = tx.send(self.name, body, to=to, **options)
         return id if isinstance(tx, SyncTransaction) else _Sent(id)
 
     def __repr__(self) -> str:
