@@ -21,9 +21,11 @@ Errors: TypeAlias = dict[str, dict[int, str]]
 HEAD = """\
 import msgspec
 
-from postroad import INJECTED, Message, Queue, SyncTransaction, Transaction, consumer, flow
+from postroad import INJECTED, Message, Queue, SyncClient, SyncTransaction, Transaction
+from postroad import consumer, flow
+from postroad.durable import DurableQueues, SendOptions
 from postroad.flows import FlowContext, FlowSession, RetryPolicy, StepId, StoreConnection, responder
-from postroad.flows import SyncFlowContext, SyncFlowSession
+from postroad.flows import FlowService, SyncFlowContext, SyncFlowSession
 
 
 class Order(msgspec.Struct):
@@ -69,6 +71,13 @@ async def deliver(ctx: FlowContext, order: Order) -> str:
     text: str = await ctx.step(lambda: "text")
     both: list[object] = await ctx.gather(ctx.step(pack, "a", 1), ctx.step(charge, order))
     return f"{parcel} {charged} {kilos} {again} {text} {both}"
+
+
+async def start(flows: FlowService) -> None:
+    handle = await flows.start_flow(deliver, Order("tea"))
+    first: str = await handle.result()
+    second: str = await flows.run_flow(deliver, order=Order("tea"))
+    print(first, second)
 """,
     "wrong_steps": """\
 @flow
@@ -86,6 +95,18 @@ async def deliver(ctx: FlowContext, order: Order) -> None:
     charged: str = await ctx.step(charge, order)  # error
     order.price  # error
     print(parcel, charged)
+
+
+@flow
+async def weigh_again(ctx: FlowContext, order: Order) -> str:
+    return await ctx.step(weigh, order)  # error
+
+
+async def start(flows: FlowService) -> None:
+    await flows.start_flow(deliver, "tea")  # error
+    await flows.start_flow(deliver)  # error
+    number: int = await flows.run_flow(weigh_again, Order("tea"))  # error
+    print(number)
 """,
     "sync_flows": """\
 from functools import partial
@@ -180,19 +201,36 @@ def take(message: Message, tx: SyncTransaction) -> None:
     tx.send("names", message.body)
 
 
-async def send() -> None:
-    number = await orders.send(Order("tea"), delay=2)
-    print(number)
+async def send(queues: DurableQueues, client: SyncClient) -> None:
+    options: SendOptions = {"key": "customer 1", "priority": 2}
+    typed: int = await orders.send(Order("tea"), to="beta", delay=2, headers={"h": "1"})
+    raw: int = await queues.send("orders", b"", reply_to="replies", **options)
+    async with queues.transaction() as tx:
+        sent: int = tx.send("orders", b"", ttl=1.5, idempotency_key=None)
+    from_outside: int = client.send(orders, Order("tea"), **options)
+    print(typed, raw, sent, from_outside)
 """,
     "wrong_queues": """\
 @consumer(orders)  # error
 async def bill(order: int) -> None: ...
 
 
-async def send() -> None:
+@consumer(orders)
+def book(order: Order, tx: SyncTransaction) -> None:
+    order.price  # error
+    number: str = orders.send(order, tx=tx)  # error
+    print(number)
+
+
+async def send(queues: DurableQueues, client: SyncClient) -> None:
     await orders.send("tea")  # error
     await orders.send(Order(3))  # error
     await orders.send(Order("tea"), after=2)  # error
+    await orders.send(Order("tea"), delay="soon")  # error
+    await queues.send("orders", "text")  # error
+    await queues.send("orders", b"", after=2)  # error
+    client.send(orders, "tea")  # error
+    client.send(orders, Order("tea"), headers={"h": 1})  # error
 """,
 }
 
