@@ -1,4 +1,4 @@
-"""Suppression of repeated log lines: one line per key and interval, with a count."""
+"""Log lines of errors: their text, and suppression of what is repeated."""
 
 from __future__ import annotations
 
@@ -46,3 +46,11 @@ class ThrottledLogger:
             text += " (and %d more like it)"
             args = (*args, suppressed)
         self._logger.log(level, text, *args)
+
+
+def describe_error(error: BaseException) -> str:
+    """Return class and text of an error; the class alone where its `__str__` raises."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__

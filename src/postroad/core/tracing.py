@@ -27,6 +27,8 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 
 import msgspec
 
+from postroad.core.log_throttle import describe_error
+
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
 SAMPLED = 1
@@ -272,13 +274,12 @@ class Span:
 
 
 def _describe_error(error: BaseException) -> tuple[str, int]:
-    """Return the text and code of an error; never raises, whatever its `__str__` does."""
+    """Return the text and code of an error; never raises, whatever its attributes do."""
     try:
         code = getattr(error, "code", 0)
-        text = f"{type(error).__name__}: {error}"
     except Exception:
-        return type(error).__name__, 0
-    return text, code if isinstance(code, int) else 0
+        code = 0
+    return describe_error(error), code if isinstance(code, int) else 0
 
 
 class NullSpan:

@@ -46,6 +46,28 @@ async def test_handler_whose_own_task_is_cancelled_fails_and_others_go_on(alpha:
     assert "what the handler waited for was cancelled" in dead.detail
 
 
+async def test_error_without_a_readable_text_is_a_failure_like_any_other(alpha: Station) -> None:
+    class UnreadableError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    recorder = Recorder()
+
+    async def handle(message: Message, tx: Transaction) -> None:
+        if message.body == b"bad":
+            raise UnreadableError
+        await recorder(message, tx)
+
+    await alpha.mail.consume("orders", handle, retry=AT_ONCE)
+    await alpha.mail.send("orders", b"bad")
+    await post_numbers(alpha, "alpha", range(3))
+    assert numbers_of(await recorder.until(3)) == [0, 1, 2]
+    await until_dead(alpha.mail, 1)
+    (dead,) = await alpha.mail.dead_letters.list()
+    assert (dead.reason, dead.failures) == ("failed", 3)
+    assert dead.detail == "UnreadableError"
+
+
 async def test_each_handler_has_its_own_time_though_one_hides_that_it_was_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,34 @@ class Invoice(pydantic.BaseModel):
     total: int
 
 
+class Plain(msgspec.Struct, omit_defaults=True):
+    item: str
+    count: int | None = None
+
+
+class Counted(msgspec.Struct):
+    """What `Plain` has become."""
+
+    item: str
+    count: list[int] | None = None
+    note: str = "none"
+
+
+class Fussy(pydantic.BaseModel):
+    """Raises for 0 when it is encoded, and for 7 when it is decoded."""
+
+    total: int
+
+    @pydantic.field_serializer("total")
+    def encode(self, total: int) -> int:
+        return 10 // total
+
+    @pydantic.field_validator("total")
+    @classmethod
+    def check(cls, total: int) -> int:
+        return 10 // (total - 7) and total
+
+
 ORDERS = Queue("orders", Order)
 INVOICES = Queue("invoices", Invoice)
 RAW = Queue("raw")
@@ -72,6 +100,62 @@ async def test_body_that_does_not_decode_is_a_dead_letter_and_others_go_on(tmp_p
         (dead,) = await node.queues.dead_letters.list("orders")
     assert (dead.reason, dead.failures) == ("rejected", 1)
     assert "does not decode as Order: Expected `int`, got `str` - at `$.count`" in dead.detail
+
+
+async def test_type_that_changed_reads_older_messages_or_makes_dead_letters_of_them(
+    tmp_path: Path,
+) -> None:
+    handled: asyncio.Queue[Counted] = asyncio.Queue()
+    newer = Queue("orders", Counted)
+
+    @consumer(newer)
+    async def bill(order: Counted) -> None:
+        handled.put_nowait(order)
+
+    async with Node(config_of(tmp_path), App()) as node:
+        for order in (Plain("milk"), Plain("tea", 2), Plain("rice")):
+            await Queue("orders", Plain).send(order, key="k")
+    async with Node(config_of(tmp_path), App(consumers=consumers_of(bill))) as node:
+        async with asyncio.timeout(DEADLINE_S):
+            await newer.send(Counted("salt", [1]), key="k")
+            orders = [await handled.get() for _ in range(3)]
+    assert orders == [Counted("milk"), Counted("rice"), Counted("salt", [1])]
+    async with Node(config_of(tmp_path), App()) as node:
+        (dead,) = await node.queues.dead_letters.list("orders")
+    assert (dead.reason, dead.message.body) == ("rejected", b'{"item":"tea","count":2}')
+    assert "Expected `array | null`, got `int` - at `$.count`" in dead.detail
+
+
+async def test_encoder_that_raises_stops_nothing_but_its_own_value(tmp_path: Path) -> None:
+    fussy = Queue("fussy", Fussy)
+    invoices: asyncio.Queue[Fussy] = asyncio.Queue()
+
+    @consumer(fussy)
+    async def keep(invoice: Fussy, tx: Transaction) -> None:
+        with pytest.raises(UsageError, match=r"Fussy cannot be encoded: .*ZeroDivisionError"):
+            await fussy.send(Fussy(total=0), tx=tx)
+        invoices.put_nowait(invoice)
+
+    app = App(consumers=consumers_of(keep))
+    async with Node(config_of(tmp_path), app) as node, asyncio.timeout(DEADLINE_S):
+        with pytest.raises(UsageError, match=r"Fussy cannot be encoded: .*ZeroDivisionError"):
+            await fussy.send(Fussy(total=0))
+        await node.queues.send("fussy", b'{"total": 7}')
+        await fussy.send(Fussy(total=2))
+        assert await invoices.get() == Fussy(total=5)
+    async with Node(config_of(tmp_path), App()) as node:
+        (dead,) = await node.queues.dead_letters.list("fussy")
+    assert "does not decode as Fussy: ZeroDivisionError: " in dead.detail
+
+
+async def test_option_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    async with Node(config_of(tmp_path), App()) as node:
+        with pytest.raises(TypeError, match="after"):
+            await ORDERS.send(Order("tea"), after=2)  # type: ignore[call-overload] # Sent so.
+        async with node.queues.transaction() as tx:
+            with pytest.raises(TypeError, match="after"):
+                tx.send("orders", b"", after=2)  # type: ignore[call-arg] # Sent so.
+        assert not await node.queues.admin.peek("orders")
 
 
 async def test_consumer_of_the_message_gets_it_undecoded(tmp_path: Path) -> None:

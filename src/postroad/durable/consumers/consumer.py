@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from postroad.core import tracing
 from postroad.core.errors import StoreError, TransactionAbortedError
-from postroad.core.log_throttle import ThrottledLogger
+from postroad.core.log_throttle import ThrottledLogger, describe_error
 from postroad.durable.consumers.dispatcher import QueueDispatcher
 from postroad.durable.consumers.message import Message
 from postroad.durable.consumers.prefetch import QueuedMessage
@@ -235,7 +235,7 @@ class Consumer:
             queue,
             entry.failures + 1,
             attempts,
-            f"{type(error).__name__}: {error}",
+            describe_error(error),
             _place_of(error),
             "the message is a dead letter" if is_dead else "the message comes again",
         )

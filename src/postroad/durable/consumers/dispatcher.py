@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from postroad.core import fault_points as faults
 from postroad.core.errors import Reject, StoreError, TransactionAbortedError
 from postroad.core.limits import RetryPolicy
-from postroad.core.log_throttle import ThrottledLogger
+from postroad.core.log_throttle import ThrottledLogger, describe_error
 from postroad.durable.bridges.protocol import DeadLetterReason
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.consumers.disposition import (
@@ -226,7 +226,7 @@ class QueueDispatcher(QueueLoader):
         mutation = DispositionMutation(self._on_committed)
         mutation.failure = failure
         failures = entry.failures + 1
-        detail = f"{type(error).__name__}: {error}"[:_DETAIL_CHARS_MAX]
+        detail = describe_error(error)[:_DETAIL_CHARS_MAX]
         if self.is_final_failure(entry, error):
             reason = (
                 DeadLetterReason.REJECTED if isinstance(error, Reject) else DeadLetterReason.FAILED

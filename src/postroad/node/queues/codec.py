@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, is_typeddict
 
 import msgspec
@@ -14,6 +14,8 @@ from postroad.core.json_schema import make_json_schema
 T = TypeVar("T")
 
 _VALUE_CHARS_MAX = 200
+# Of one value; pydantic finds all of them.
+_PROBLEMS_MAX = 3
 
 
 class Codec(Generic[T]):
@@ -134,15 +136,27 @@ def _check_bytes(value: object) -> bytes:
 
 def _explain(error: Exception) -> str:
     """The reason with the place in the value, on one line."""
-    errors = getattr(error, "errors", None)
-    if callable(errors):  # pydantic's text spans lines and names a page of its own.
-        return "; ".join(
-            f"{problem['msg']} - at `$.{'.'.join(map(str, problem['loc']))}`"
-            for problem in errors()
-        )
-    return str(error)
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is not None and isinstance(error, pydantic.ValidationError):
+        # Its text spans lines and names a page of its own.
+        problems: Any = error.errors(include_url=False, include_context=False, include_input=False)
+        texts = [f"{it['msg']} - at `{_place(it['loc'])}`" for it in problems[:_PROBLEMS_MAX]]
+        if len(problems) > _PROBLEMS_MAX:
+            texts.append(f"and {len(problems) - _PROBLEMS_MAX} more")
+        return "; ".join(texts)
+    if isinstance(error, msgspec.MsgspecError):
+        return str(error)
+    # Of a validator.
+    return f"{type(error).__name__}: {error}"
+
+
+def _place(keys: Iterable[str | int]) -> str:
+    return "$" + "".join([f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys])
 
 
 def _shorten(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<its repr raises {type(error).__name__}>"
     return text if len(text) <= _VALUE_CHARS_MAX else f"{text[:_VALUE_CHARS_MAX]}..."

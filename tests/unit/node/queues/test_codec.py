@@ -38,6 +38,22 @@ class Invoice(pydantic.BaseModel):
     lines: list[int] = []
 
 
+class Fussy(pydantic.BaseModel):
+    size: int
+
+    @pydantic.field_validator("size")
+    @classmethod
+    def check(cls, size: int) -> int:
+        raise ZeroDivisionError("no size")
+
+
+class Nameless(msgspec.Struct):
+    item: str
+
+    def __repr__(self) -> str:
+        raise ValueError("no name")
+
+
 VALUES = [
     (Order, Order("tea", 2)),
     (Parcel, Parcel([Order("tea")])),
@@ -65,7 +81,11 @@ def test_codec_decodes_what_it_encoded(kind: Any, value: object) -> None:
         (Parcel, b'{"orders": [{"item": 1}]}', r"\$\.orders\[0\]\.item"),
         (Order, b"\xff", "as Order"),
         (Order, b"", "as Order"),
-        (Invoice, b'{"total": 1, "lines": [1, "x"]}', r"at `\$\.lines\.1`$"),
+        (Invoice, b'{"total": 1, "lines": [1, "x"]}', r"at `\$\.lines\[1\]`$"),
+        (Invoice, b"[]", r"Input should be an object - at `\$`$"),
+        (Invoice, b'{"total": 1, "lines": ["x", "x", "x", "x", "x"]}', r"\[2\]`; and 2 more$"),
+        (Fussy, b'{"size": 1}', "does not decode as Fussy: ZeroDivisionError: no size"),
+        (Order, b"[" * 100_000, "as Order"),
         (Label, b"[]", "Expected `object`, got `array`"),
     ],
 )
@@ -83,6 +103,9 @@ def test_body_of_another_shape_is_refused_with_the_place(kind: Any, body: bytes,
         (str, 1, "no valid str"),
         (bytes, "text", "expected bytes, got str"),
         (Order, Order(object()), "cannot be encoded: TypeError"),  # type: ignore[arg-type] # Sent so.
+        (Order, Order("\ud800"), "cannot be encoded: UnicodeEncodeError"),
+        (float, float("nan"), "no valid float"),
+        (Nameless, Nameless(1), "Expected `str`, got `int`.*<its repr raises ValueError>"),  # type: ignore[arg-type] # Sent so.
     ],
 )
 def test_value_of_another_type_is_refused_at_the_sender(kind: Any, value: Any, text: str) -> None:
