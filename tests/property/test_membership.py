@@ -125,9 +125,7 @@ def end(records: Sequence[MemberRecord]) -> dict[str, tuple[object, ...]]:
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(orders(tales()))
-def test_records_in_any_order_lead_to_the_same_view(
-    reported: list[list[MemberRecord]],
-) -> None:
+def test_records_in_any_order_lead_to_the_same_view(reported: list[list[MemberRecord]]) -> None:
     first, second = map(end, reported)
     assert first == second
 
@@ -163,26 +161,14 @@ def test_record_merged_twice_changes_nothing(reported: list[MemberRecord]) -> No
     for record in reported:
         table.merge(record, START)
         table.events.clear()
-        before = (
-            table.records(),
-            table.digest(),
-            table.deadline(),
-            table.revision,
-        )
+        before = (table.records(), table.digest(), table.deadline(), table.revision)
         table.merge(record, START)
-        assert (
-            table.records(),
-            table.digest(),
-            table.deadline(),
-            table.revision,
-        ) == before
+        assert (table.records(), table.digest(), table.deadline(), table.revision) == before
         assert table.events == []
 
 
 @given(st.lists(tales(starts=1), max_size=12))
-def test_added_and_removed_alternate_and_gossip_is_bounded(
-    reported: list[MemberRecord],
-) -> None:
+def test_added_and_removed_alternate_and_gossip_is_bounded(reported: list[MemberRecord]) -> None:
     machine = join_alone(config=CONFIG)
     for record in reported:
         receive_gossip(machine, record, now=START)
@@ -358,9 +344,7 @@ def test_membership_survives_any_packet(
 
 
 @given(packets)
-def test_one_packet_without_the_secret_removes_no_live_member(
-    packet: MembershipPacket,
-) -> None:
+def test_one_packet_without_the_secret_removes_no_live_member(packet: MembershipPacket) -> None:
     machine = join_alone()
     receive_gossip(machine, *map(make_record, OTHERS), now=START)
     honest = [record for record in packet.records if record.leave_secret == b""]

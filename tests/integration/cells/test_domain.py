@@ -136,9 +136,7 @@ async def test_cell_that_fails_to_start_is_stopped_and_removed() -> None:
                 _ = cell.address
 
 
-async def test_cell_that_fails_to_stop_is_removed(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_cell_that_fails_to_stop_is_removed(caplog: pytest.LogCaptureFixture) -> None:
     async with Domains(1, 1) as domains:
         domain = domains["S1"]
         for _ in range(2):
@@ -224,9 +222,7 @@ async def test_cell_that_never_stops_does_not_block_stop(
         assert "S1: stop of cell endless timed out" in caplog.text
 
 
-async def test_failing_discovery_does_not_block_stop(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_failing_discovery_does_not_block_stop(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(StaticCoreDiscovery):
         """Cannot say goodbye to whoever tells it of cores."""
 

@@ -184,9 +184,7 @@ async def test_events_caused_by_a_listener_keep_their_order() -> None:
         assert later[:2] == reported
 
 
-async def test_slow_reader_gets_an_error_for_missed_events(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_slow_reader_gets_an_error_for_missed_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_UNREAD_MAX", 1_000)
     async with running_node("a") as a:
         slow, quick = a.agent.events(), a.agent.events()

@@ -73,10 +73,7 @@ async def test_handler_is_given_the_member() -> None:
         seen.append(member)
         return member.properties["zone"].encode()
 
-    async with (
-        running_node("a", properties={"zone": "north"}) as a,
-        running_node("b", a) as b,
-    ):
+    async with running_node("a", properties={"zone": "north"}) as a, running_node("b", a) as b:
         await all_know([a, b])
         b.communication.serve("who", handle)
         assert await a.communication.request("b", "who", b"") == b"north"

@@ -226,8 +226,7 @@ async def test_too_large_for_a_datagram() -> None:
     async with running_cluster("a b") as (a, b):
         inbox = Inbox(b)
         error = await failure(
-            a.communication.send("b", "note", bytes(66_000), reliable=False),
-            MessageTooLargeError,
+            a.communication.send("b", "note", bytes(66_000), reliable=False), MessageTooLargeError
         )
         assert error.outcome is Outcome.NOT_SENT
         await a.communication.send("b", "note", bytes(66_000))

@@ -142,10 +142,7 @@ def forge(name: str, number: int = 0, *, port: int = 1, incarnation: int = 1 << 
 async def test_member_does_not_leave_for_an_unknown_sender_with_its_name(
     way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with (
-        running_cluster("victim b c", config=QUICK) as nodes,
-        rogue_of("victim") as rogue,
-    ):
+    async with running_cluster("victim b c", config=QUICK) as nodes, rogue_of("victim") as rogue:
         victim = nodes[0]
         if way == "stranger":
             rogue.name = "nobody"

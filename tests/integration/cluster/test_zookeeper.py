@@ -122,11 +122,7 @@ GARBAGE = [b"", b"\xff\xfe", b"127.0.0.1:7002", b"[]", b"{}", b'{"address":1}', 
 
 
 async def test_garbage_is_skipped(
-    server: ZooKeeperServer,
-    client: Any,
-    root: str,
-    members: str,
-    caplog: pytest.LogCaptureFixture,
+    server: ZooKeeperServer, client: Any, root: str, members: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number, garbage in enumerate(GARBAGE):
         client.create(f"{members}/broken-{number}", garbage, makepath=True)

@@ -164,8 +164,7 @@ async def test_waiting_senders_fail_when_the_connection_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "is_async", "size"),
-    sample([*product([2, 3], [False, True], [60_000, 200_000])], 4),
+    ("version", "is_async", "size"), sample([*product([2, 3], [False, True], [60_000, 200_000])], 4)
 )
 async def test_server_against_a_client_that_does_not_read(
     version: int, is_async: bool, size: int

@@ -247,9 +247,7 @@ def _has_refused(receiver: DatagramService, count: int) -> bool:
     return receiver.statistics().refused == count
 
 
-async def test_datagrams_without_the_secret_are_refused(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_datagrams_without_the_secret_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     strangers = (None, ClusterSecret(CLUSTER, OTHER), ClusterSecret("other", SECRET))
     async with listening() as (receiver, payloads):
         for count, secret in enumerate(strangers, 1):

@@ -86,8 +86,7 @@ async def test_tunnel_rejection_of_either_side_has_reason() -> None:
 @both_loops
 @pytest.mark.parametrize("failure", [ZeroDivisionError, asyncio.CancelledError])
 async def test_an_accept_that_fails_costs_its_tunnel_only(
-    failure: type[BaseException],
-    caplog: pytest.LogCaptureFixture,
+    failure: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_tunnels() as pair:
         near, far = await pair.open()

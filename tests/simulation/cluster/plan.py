@@ -46,13 +46,7 @@ class Fault(enum.Enum):
 
 
 # What nodes have to find out about each other happens more often than the rest.
-_WEIGHTS = {
-    Fault.PARTITION: 3,
-    Fault.KILL: 3,
-    Fault.POWER: 2,
-    Fault.PAUSE: 2,
-    Fault.PROPERTIES: 3,
-}
+_WEIGHTS = {Fault.PARTITION: 3, Fault.KILL: 3, Fault.POWER: 2, Fault.PAUSE: 2, Fault.PROPERTIES: 3}
 
 
 class PlannedFault(Trouble, frozen=True):

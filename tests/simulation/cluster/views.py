@@ -234,8 +234,7 @@ class Views:
         others = [process for process in self.processes if process.is_running]
         well_s = min(self._quiet.around(source, others), self._quiet.between(process, source))
         require(
-            well_s < WELL_S,
-            f"{process} removed {member}, which all could reach for {well_s:.1f} s",
+            well_s < WELL_S, f"{process} removed {member}, which all could reach for {well_s:.1f} s"
         )
 
     def _is_replaced(self, process: Process, member: Member) -> bool:

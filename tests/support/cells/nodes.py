@@ -372,9 +372,7 @@ async def forged_domain(
 
 
 @asynccontextmanager
-async def beside_others(
-    role: Role = Role.SATELLITE,
-) -> AsyncIterator[tuple[Domains, ForgedDomain]]:
+async def beside_others(role: Role = Role.SATELLITE) -> AsyncIterator[tuple[Domains, ForgedDomain]]:
     """A forged domain at C1; in the end its tunnel, and everybody else, must be as before."""
     async with Domains(1, 2) as domains:
         inbox = Inbox()

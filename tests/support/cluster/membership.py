@@ -357,11 +357,7 @@ class Wire:
             return
         if sender.local_member.address in self.nodes:
             sender.receive(
-                reply,
-                send.address,
-                self.clock(),
-                in_stream=send.is_stream,
-                is_reply=send.is_stream,
+                reply, send.address, self.clock(), in_stream=send.is_stream, is_reply=send.is_stream
             )
 
     def _is_lost(

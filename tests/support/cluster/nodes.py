@@ -160,14 +160,7 @@ async def running_service(
     limits = Limits(connect_timeout_s=1.0, stop_grace_s=1.0)
     while True:
         async with MessagingService(
-            cluster,
-            name,
-            bind,
-            advertise,
-            tls=tls,
-            limits=limits,
-            protocol=protocol,
-            secret=secret,
+            cluster, name, bind, advertise, tls=tls, limits=limits, protocol=protocol, secret=secret
         ) as service:
             # The system chooses a port that is free for TCP; others may use it for datagrams.
             if to_address(bind).port or service.bound_address.port not in udp_ports():

@@ -79,9 +79,7 @@ def test_properties_and_datagram_subscriptions_before_start_are_used(village: Vi
 
 
 @pytest.mark.parametrize("changes", [{"a": 1}, {"a": "x" * 20_000}])
-def test_invalid_properties_before_start_are_rejected(
-    changes: dict[str, str | None],
-) -> None:
+def test_invalid_properties_before_start_are_rejected(changes: dict[str, str | None]) -> None:
     agent = ClusterAgent(MessagingService("village", "alpha"), properties={"role": "x"})
     with pytest.raises(ConfigError, match=r"property|properties"):
         agent.set_properties(changes)

@@ -52,10 +52,7 @@ def test_names_are_declared_once_and_sorted() -> None:
 
 
 def test_a_point_is_armed_by_name_and_by_one_test_at_a_time() -> None:
-    with (
-        pytest.raises(UsageError, match="declared: none"),
-        faults.arm_fault_point("test.x", print),
-    ):
+    with pytest.raises(UsageError, match="declared: none"), faults.arm_fault_point("test.x", print):
         pass
     faults.declare_fault_point("test.a")
     with (

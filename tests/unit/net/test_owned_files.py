@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.net.owned_files import (
-    check_directory,
-    check_file,
-    make_private_directory,
-    read_file,
-)
+from postroad.net.owned_files import check_directory, check_file, make_private_directory, read_file
 from tests.support.foreign import give_away
 
 

@@ -70,8 +70,7 @@ def test_fixture_failure_reports_seed_log_and_replay_command(project: pytest.Pyt
 
 
 @pytest.mark.parametrize(
-    ("imported", "absent"),
-    [("postroad", "postroad.testing"), ("postroad.testing", "pytest")],
+    ("imported", "absent"), [("postroad", "postroad.testing"), ("postroad.testing", "pytest")]
 )
 def test_nothing_is_loaded_before_it_is_used(imported: str, absent: str) -> None:
     source = f"import sys, {imported}; print({absent!r} in sys.modules)"

@@ -121,10 +121,7 @@ def test_seal_open_without_a_valid_proof_is_rejected(subtests: pytest.Subtests) 
     message = introduce(alpha, beta)
     stranger = make_seal(ClusterSecret("demo", "another secret of some length"))
     for data in (b"", b"\x95plain", bytes([MARK]), message[: SEAL_BYTES - 1]):
-        with (
-            subtests.test(data=data),
-            pytest.raises(HandshakeRejectedError, match="has no proof"),
-        ):
+        with subtests.test(data=data), pytest.raises(HandshakeRejectedError, match="has no proof"):
             beta.open(data, A, NOW)
     for index in (1, 2, 20, 40, len(message) - 40, len(message) - 1):
         changed = bytearray(message)

@@ -248,10 +248,7 @@ def test_the_server_uses_the_clients_timeout_and_never_beats() -> None:
 
 
 def test_the_server_answers_a_set_up_with_nothing_to_do_enabled(subtests: pytest.Subtests) -> None:
-    for payload in [
-        bytes.fromhex("05 00 01 00 0a 00 02 00 00 00 00 00 01"),
-        b"undecodable",
-    ]:
+    for payload in [bytes.fromhex("05 00 01 00 0a 00 02 00 00 00 00 00 01"), b"undecodable"]:
         with subtests.test(payload=payload):
             heartbeats = zeebe_server()
             assert heartbeats.consume(RequestFrame(1, SETUP_SUBJECT, payload), 0)

@@ -47,9 +47,7 @@ def test_layout_in_any_order_with_unknown_fields() -> None:
     assert decode_hello(body).name == "alpha"
 
 
-def test_hello_role_zone_and_tunnel_are_encoded_only_if_set(
-    subtests: pytest.Subtests,
-) -> None:
+def test_hello_role_zone_and_tunnel_are_encoded_only_if_set(subtests: pytest.Subtests) -> None:
     member = msgspec.structs.replace(HELLO, is_member=True)
     assert encode_hello(member) == encode_hello(HELLO) + bytes.fromhex("000a 0001 01")
     assert decode_hello(encode_hello(member)) == member

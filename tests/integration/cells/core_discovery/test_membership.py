@@ -135,9 +135,7 @@ async def test_node_that_loses_its_name_is_not_registered_as_core() -> None:
         await locations.stop()
 
 
-async def test_missed_changes_are_caught_up_with(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_missed_changes_are_caught_up_with(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_cluster("S1 C1") as (satellite, core):
         locations, recorder = await start(satellite, Role.SATELLITE)
         monkeypatch.setattr(events, "_UNREAD_MAX", 1)

@@ -20,10 +20,7 @@ from tests.support.net.peers import resident_bytes
 
 # Heartbeats long enough not to interfere, since only one direction stands still.
 PATIENT = msgspec.structs.replace(
-    LIMITS,
-    heartbeat_interval_s=10.0,
-    heartbeat_timeout_s=40.0,
-    write_buffer_bytes_max=64 * KIB,
+    LIMITS, heartbeat_interval_s=10.0, heartbeat_timeout_s=40.0, write_buffer_bytes_max=64 * KIB
 )
 
 WATCHFUL = msgspec.structs.replace(LIMITS, heartbeat_timeout_s=1.0)

@@ -121,13 +121,7 @@ async def test_every_cell_has_info_and_help(domains: Domains) -> None:
     info = await say(domains, "info", "clerk@S2")
     assert re.findall(
         r"^(?:cell|description|queues|topics|handled): +(.*)$", info, re.MULTILINE
-    ) == [
-        "clerk@S2",
-        "Files papers.",
-        "papers",
-        "gossip",
-        "1",
-    ]
+    ) == ["clerk@S2", "Files papers.", "papers", "gossip", "1"]
     assert (await say(domains, "", "clerk@S2")).startswith(
         "file PAPER [-copies=COPIES]  File a paper."
     )
@@ -302,9 +296,7 @@ async def test_stopped_domain_leaves_no_log_handler() -> None:
     assert logger.level == level
 
 
-async def test_commands_between_two_domains_do_not_deadlock(
-    domains: Domains,
-) -> None:
+async def test_commands_between_two_domains_do_not_deadlock(domains: Domains) -> None:
     commands = (
         domains[here].run_command(f"System@{there}", f"traceroute System@{here}")
         for here, there in (("S1", "S2"), ("S2", "S1"), ("C1", "C2"))

@@ -185,9 +185,7 @@ async def test_unencodable_reply_is_an_error(result: object) -> None:
     assert [failure.code for failure in dock.failures()] == [ConfigError.code]
 
 
-async def test_failure_after_the_caller_left_is_dropped(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_failure_after_the_caller_left_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     shop = Workshop()
     let_go = asyncio.Event()
 

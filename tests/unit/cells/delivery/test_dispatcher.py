@@ -98,9 +98,7 @@ async def test_mailbox_empty_payloads_count_as_memory() -> None:
     await runner.wait_idle()
 
 
-async def test_dispatcher_reply_with_full_queue_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_dispatcher_reply_with_full_queue_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     shop, inbox = Workshop(), Inbox()
     dock = shop.connect("C1")
     shop.add("a", inbox)

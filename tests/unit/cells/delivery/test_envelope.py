@@ -169,9 +169,7 @@ def test_short_layouts_are_those_of_all_envelopes(subtests: pytest.Subtests) -> 
                     assert decode_short_reply(data, len(route)) == expected_reply
 
 
-def test_other_than_short_layouts_are_decoded_in_full(
-    subtests: pytest.Subtests,
-) -> None:
+def test_other_than_short_layouts_are_decoded_in_full(subtests: pytest.Subtests) -> None:
     at = len(encode_route(PLAIN.destination, request().source))
     others = [
         request(wants_reply=False),

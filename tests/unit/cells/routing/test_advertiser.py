@@ -135,9 +135,7 @@ def test_advertiser_resend_contains_newest_advertisement() -> None:
     assert sent(advertiser) == [("C2", EMPTY)]
 
 
-def test_advertiser_query_with_other_version_resends(
-    subtests: pytest.Subtests,
-) -> None:
+def test_advertiser_query_with_other_version_resends(subtests: pytest.Subtests) -> None:
     advertiser = settled()
     assert advertiser.unacknowledged() == []
     assert advertiser.deadline() == 30

@@ -82,15 +82,10 @@ async def test_dns_name_of_any_form_yields_every_record_as_a_seed() -> None:
 
 async def test_every_dns_record_is_a_seed(resolver: Resolver) -> None:
     resolver.hosts = ["10.0.0.1", "10.0.0.2", "10.0.0.1"]
-    assert await seeds_of(["nodes.example:1"]) == {
-        Address("10.0.0.1", 1),
-        Address("10.0.0.2", 1),
-    }
+    assert await seeds_of(["nodes.example:1"]) == {Address("10.0.0.1", 1), Address("10.0.0.2", 1)}
 
 
-async def test_failed_dns_query_keeps_the_last_result_and_is_retried(
-    resolver: Resolver,
-) -> None:
+async def test_failed_dns_query_keeps_the_last_result_and_is_retried(resolver: Resolver) -> None:
     resolver.hosts = [OTHER.host]
     discovery, reported = (
         DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=0.01),
@@ -116,10 +111,7 @@ async def test_failed_dns_query_keeps_the_last_result_and_is_retried(
     await discovery.stop()
 
     resolver.hosts = socket.gaierror(socket.EAI_AGAIN, "planted")
-    discovery, reported = (
-        DnsDiscovery(["nodes.example", f"{OWN.host}:{THIRD.port}"]),
-        Recorder(),
-    )
+    discovery, reported = (DnsDiscovery(["nodes.example", f"{OWN.host}:{THIRD.port}"]), Recorder())
     await discovery.start("own", OWN, reported)
     assert reported.calls == [{THIRD}]
     await discovery.stop()

@@ -85,9 +85,7 @@ def test_candidate_that_is_dead_here_receives_its_record_to_refute() -> None:
     ],
     ids=str,
 )
-def test_candidate_ack_of_another_or_a_joining_node_admits_none(
-    changes: dict[str, object],
-) -> None:
+def test_candidate_ack_of_another_or_a_joining_node_admits_none(changes: dict[str, object]) -> None:
     verifier, context = make_verifier()
     verifier.submit(make_record("b"), OTHER, NOW)
     ((_, ping),) = pop_probes(context)

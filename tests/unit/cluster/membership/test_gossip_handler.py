@@ -93,10 +93,7 @@ def large(version: int = 0) -> MemberRecord:
         (make_record("b", MemberState.LEFT, secret=b"guess"), "forged leave"),
         (make_record("self", MemberState.LEFT), "forged leave"),
         (make_record("self", incarnation=CLAIM_MAX + 1), "incarnation out of range"),
-        (
-            make_record("self", start=1, incarnation=CLAIM_MAX + 1),
-            "incarnation out of range",
-        ),
+        (make_record("self", start=1, incarnation=CLAIM_MAX + 1), "incarnation out of range"),
         (make_record("d"), "too many members"),
     ],
     ids=lambda case: case if isinstance(case, str) else case.name,
@@ -164,9 +161,7 @@ def test_forged_properties_and_leave_of_this_node_are_refuted() -> None:
     assert receiver.context.gossip_records() == [receiver.local]
 
 
-def test_duplicate_of_this_name_is_outranked_and_probed(
-    subtests: pytest.Subtests,
-) -> None:
+def test_duplicate_of_this_name_is_outranked_and_probed(subtests: pytest.Subtests) -> None:
     for is_trusted in (True, False):
         receiver = Receiver()
         rival = make_record("self", start=1, incarnation=INCARNATION + 5, address=ELSEWHERE)

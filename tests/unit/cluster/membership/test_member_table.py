@@ -210,8 +210,7 @@ def test_suspect_record_confirms_only_its_own_incarnation() -> None:
 
     table = make_full_table(*(make_record(name) for name in "bcdef"))
     merge(
-        table,
-        make_record("b", MemberState.SUSPECT, incarnation=INCARNATION + 1, reported_by="c"),
+        table, make_record("b", MemberState.SUSPECT, incarnation=INCARNATION + 1, reported_by="c")
     )
     assert merge(table, make_record("b", MemberState.SUSPECT, reported_by="d")) is MergeResult.STALE
     assert table.deadline() == NOW + CONFIG.failure_timeout_s
@@ -273,9 +272,7 @@ def test_leave_with_the_secret_is_applied_at_any_incarnation(before: MemberState
     )
 
 
-def test_merge_applies_properties_by_version_in_any_state(
-    subtests: pytest.Subtests,
-) -> None:
+def test_merge_applies_properties_by_version_in_any_state(subtests: pytest.Subtests) -> None:
     table = make_full_table(make_record("b", properties={"role": "idle"}))
     newer = make_record("b", version=1, properties={"role": "busy"})
     assert table.merge(newer, NOW) is MergeResult.APPLIED

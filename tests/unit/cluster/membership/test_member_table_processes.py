@@ -2,11 +2,7 @@
 
 import pytest
 
-from postroad.cluster.membership import (
-    MembershipConfig,
-    MembershipEventType,
-    MemberState,
-)
+from postroad.cluster.membership import MembershipConfig, MembershipEventType, MemberState
 from postroad.cluster.membership.gossip import GossipQueue
 from postroad.cluster.membership.member_table import MemberTable, MergeResult
 from tests.support.cluster.membership import (
@@ -22,9 +18,7 @@ CONFIG = MembershipConfig()
 NOW = 100.0
 
 
-def test_later_process_of_an_active_member_is_a_name_conflict(
-    subtests: pytest.Subtests,
-) -> None:
+def test_later_process_of_an_active_member_is_a_name_conflict(subtests: pytest.Subtests) -> None:
     table = make_full_table(make_record("b"))
     later = make_record("b", start=1, incarnation=INCARNATION + 1)
     assert table.merge(later, NOW) is MergeResult.NAME_CONFLICT
@@ -38,9 +32,7 @@ def test_later_process_of_an_active_member_is_a_name_conflict(
 
 
 @pytest.mark.parametrize("state", [MemberState.DEAD, MemberState.LEFT])
-def test_later_process_of_a_dead_member_is_admitted(
-    state: MemberState,
-) -> None:
+def test_later_process_of_a_dead_member_is_admitted(state: MemberState) -> None:
     table = make_full_table(make_record("b", state))
     later = make_record("b", start=1, incarnation=INCARNATION + 1)
     assert table.merge(later, NOW) is MergeResult.UNPROVEN
@@ -175,9 +167,7 @@ def test_names_at_an_address_are_in_the_order_of_arrival() -> None:
     assert not table.entries["c"].is_doubted(instance_of("c", start=1))
 
 
-def test_digest_is_equal_for_equal_views_and_differs_otherwise(
-    subtests: pytest.Subtests,
-) -> None:
+def test_digest_is_equal_for_equal_views_and_differs_otherwise(subtests: pytest.Subtests) -> None:
     ours = make_full_table(make_record("b"), make_record("c"))
     theirs = MemberTable(CONFIG, make_record("b"), GossipQueue())
     theirs.admit(make_record("c"), NOW)

@@ -265,9 +265,7 @@ def test_merge_of_two_halves_leaves_the_name_to_the_earlier_process(start: int) 
     assert member.address == elder.local_member.address
 
 
-def test_duplicate_name_peer_or_caller_is_resolved_by_age(
-    subtests: pytest.Subtests,
-) -> None:
+def test_duplicate_name_peer_or_caller_is_resolved_by_age(subtests: pytest.Subtests) -> None:
     for age, phase in [(1, MembershipPhase.MEMBER), (-1, MembershipPhase.NAME_LOST)]:
         with subtests.test(age=age):
             machine = make_machine("a")
