@@ -14,22 +14,7 @@ from postroad.cluster.membership import (
     MembershipEvent,
     MembershipEventType,
     MemberState,
-)
-from postroad.cluster.membership.gossip import (
-    GossipPacket,
-    GossipQueue,
-    MembershipPacket,
-    ProbeAckPacket,
-    ProbeNackPacket,
-    ProbePacket,
-    ProbeRequestPacket,
-    PropertiesRequestPacket,
-    SyncReplyPacket,
-    SyncRequestPacket,
-    decode_packet,
-    encode_packet,
-    fit_records,
-    record_size,
+    gossip,
 )
 from postroad.core import Address
 from postroad.core.errors import MalformedPayloadError
@@ -219,8 +204,8 @@ def thought(machine: Membership) -> dict[str, tuple[object, ...]]:
 def test_fit_records_returns_no_more_than_fits(
     reported: list[MemberRecord], room: int, full: int
 ) -> None:
-    fitting = fit_records(reported, room, full_bytes_max=full)
-    assert sum(map(record_size, fitting)) <= room
+    fitting = gossip.fit_records(reported, room, full_bytes_max=full)
+    assert sum(map(gossip.record_size, fitting)) <= room
     assert [record.name for record in fitting] == [
         record.name for record in reported[: len(fitting)]
     ]
@@ -230,7 +215,7 @@ def test_fit_records_returns_no_more_than_fits(
 def test_gossip_queue_sends_each_record_up_to_the_limit(
     steps: list[tuple[str, int]], transmits_max: int
 ) -> None:
-    gossip_queue = GossipQueue()
+    gossip_queue = gossip.GossipQueue()
     reported = dict.fromkeys(OTHERS, 0)
     added = set()
     for name, room in steps:
@@ -265,9 +250,9 @@ any_records = st.builds(
     leave_secret=st.binary(max_size=20),
 )
 news = st.lists(any_records | tales(starts=1), max_size=4, unique_by=lambda record: record.name)
-packets: st.SearchStrategy[MembershipPacket] = st.one_of(
+packets: st.SearchStrategy[gossip.MembershipPacket] = st.one_of(
     st.builds(
-        ProbePacket,
+        gossip.ProbePacket,
         nonce=numbers,
         name=texts,
         instance=numbers,
@@ -275,7 +260,7 @@ packets: st.SearchStrategy[MembershipPacket] = st.one_of(
         records=news,
     ),
     st.builds(
-        ProbeAckPacket,
+        gossip.ProbeAckPacket,
         nonce=numbers,
         name=texts,
         instance=numbers,
@@ -284,12 +269,12 @@ packets: st.SearchStrategy[MembershipPacket] = st.one_of(
         is_member=st.booleans(),
         records=news,
     ),
-    st.builds(ProbeRequestPacket, nonce=numbers, target=others | texts, records=news),
-    st.builds(ProbeNackPacket, nonce=numbers, records=news),
-    st.builds(GossipPacket, records=news),
-    st.builds(SyncRequestPacket, nonce=numbers, digest=st.binary(), records=news),
+    st.builds(gossip.ProbeRequestPacket, nonce=numbers, target=others | texts, records=news),
+    st.builds(gossip.ProbeNackPacket, nonce=numbers, records=news),
+    st.builds(gossip.GossipPacket, records=news),
+    st.builds(gossip.SyncRequestPacket, nonce=numbers, digest=st.binary(), records=news),
     st.builds(
-        SyncReplyPacket,
+        gossip.SyncReplyPacket,
         nonce=numbers,
         agrees=st.booleans(),
         name=texts,
@@ -297,57 +282,59 @@ packets: st.SearchStrategy[MembershipPacket] = st.one_of(
         is_member=st.booleans(),
         records=news,
     ),
-    st.builds(PropertiesRequestPacket, version=numbers, instance=numbers, records=news),
+    st.builds(gossip.PropertiesRequestPacket, version=numbers, instance=numbers, records=news),
 )
 
 
 @given(st.binary(max_size=200))
 def test_decode_packet_of_any_bytes_returns_or_raises_malformed(data: bytes) -> None:
     try:
-        packet = decode_packet(data, records_max=10)
+        packet = gossip.decode_packet(data, records_max=10)
     except MalformedPayloadError:
         return
-    assert decode_packet(encode_packet(packet), records_max=10) == packet
+    assert gossip.decode_packet(gossip.encode_packet(packet), records_max=10) == packet
 
 
 @given(packets, st.data())
 def test_packet_round_trips_and_truncated_is_malformed(
-    packet: MembershipPacket, data: st.DataObject
+    packet: gossip.MembershipPacket, data: st.DataObject
 ) -> None:
-    encoded = encode_packet(packet)
-    assert decode_packet(encoded, records_max=10) == packet
+    encoded = gossip.encode_packet(packet)
+    assert gossip.decode_packet(encoded, records_max=10) == packet
     cut = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(MalformedPayloadError):
-        decode_packet(encoded[:cut], records_max=10)
+        gossip.decode_packet(encoded[:cut], records_max=10)
 
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(st.lists(st.binary(max_size=60) | packets, max_size=12), st.booleans())
 def test_membership_survives_any_packet(
-    received: list[bytes | MembershipPacket], in_stream: bool
+    received: list[bytes | gossip.MembershipPacket], in_stream: bool
 ) -> None:
     machine = join_alone()
     receive_gossip(machine, *map(make_record, OTHERS), now=START)
     now = START
     for packet in received:
-        data = packet if isinstance(packet, bytes) else encode_packet(packet)
+        data = packet if isinstance(packet, bytes) else gossip.encode_packet(packet)
         answer = machine.receive(data, Address("evil", 1), now, in_stream=in_stream)
         if answer is not None:
-            decode_packet(answer, records_max=RECORDS_MAX)
+            gossip.decode_packet(answer, records_max=RECORDS_MAX)
         assert machine.deadline() >= now
         now = max(now, min(machine.deadline(), now + 0.1))
         machine.tick(now)
         for send in machine.drain_outgoing():
-            decode_packet(send.payload, records_max=RECORDS_MAX)
+            gossip.decode_packet(send.payload, records_max=RECORDS_MAX)
     assert machine.local_member.state is MemberState.ALIVE
     assert machine.local_member.address == address_of("a")
 
 
 @given(packets)
-def test_one_packet_without_the_secret_removes_no_live_member(packet: MembershipPacket) -> None:
+def test_one_packet_without_the_secret_removes_no_live_member(
+    packet: gossip.MembershipPacket,
+) -> None:
     machine = join_alone()
     receive_gossip(machine, *map(make_record, OTHERS), now=START)
     honest = [record for record in packet.records if record.leave_secret == b""]
     tell_all = msgspec.structs.replace(packet, records=honest)
-    machine.receive(encode_packet(tell_all), Address("evil", 1), START)
+    machine.receive(gossip.encode_packet(tell_all), Address("evil", 1), START)
     assert set(OTHERS) <= set(names_of(machine))

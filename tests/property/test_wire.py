@@ -47,16 +47,7 @@ from postroad.wire.handshake import Handshake
 from postroad.wire.heartbeats import decode_setup_request, decode_setup_response
 from postroad.wire.hello import decode_hello, encode_hello
 from tests.support.tiers import by_tier
-from tests.support.wire.pairs import (
-    Pair,
-    Side,
-    cut_at,
-    hello_frame,
-    make_config,
-    open_pair,
-    peer_hello,
-    server_config,
-)
+from tests.support.wire import pairs
 
 PREAMBLE = encode_preamble("zeebe-cluster")
 SENDER = Address("localhost", 26502)
@@ -147,7 +138,7 @@ def encode(name: str, frames: list[Frame]) -> bytes:
 def pieces_of(draw: st.DrawFn, data: bytes) -> list[bytes]:
     """Any way to cut a stream."""
     cuts = draw(st.lists(st.integers(0, len(data)), max_size=8))
-    return cut_at(data, cuts)
+    return pairs.cut_at(data, cuts)
 
 
 @st.composite
@@ -316,7 +307,7 @@ def test_any_two_sides_agree_or_refuse(
     client: ProtocolProfile, server: ProtocolProfile, data: st.DataObject
 ) -> None:
     """Of one profile they end in a version both know; of two, never in a version they misread."""
-    pair = Pair(make_config(profile=client), server_config(profile=server))
+    pair = pairs.Pair(pairs.make_config(profile=client), pairs.server_config(profile=server))
     pair.settle(lambda stream: data.draw(pieces_of(stream)))
     machine = pair.client.machine
     assert pair.client.failure is None or isinstance(pair.client.failure, RemoteProtocolError)
@@ -356,7 +347,7 @@ def open_bytes(role: ConnectionRole, profile: ProtocolProfile) -> bytes:
     greeting = PREAMBLE if role is ConnectionRole.SERVER or profile.answers_preamble else b""
     greeting += struct.pack(">h", version)
     if version == 3:
-        return greeting + hello_frame(peer_hello(role))
+        return greeting + pairs.hello_frame(pairs.peer_hello(role))
     return greeting + (b"\x04\x7f\x00\x00\x01" if version == 1 else b"\x00\x01h") + bytes(4)
 
 
@@ -378,8 +369,10 @@ def test_a_connection_never_raises_and_hears_the_same_however_it_is_cut(
     role, profile, stream = conversation
     outcomes = []
     for pieces in ([stream], data.draw(pieces_of(stream))):
-        config = (make_config if role is ConnectionRole.CLIENT else server_config)(profile=profile)
-        side = Side(role, config)
+        config = (pairs.make_config if role is ConnectionRole.CLIENT else pairs.server_config)(
+            profile=profile
+        )
+        side = pairs.Side(role, config)
         side.give(*pieces)
         failure = side.failure
         assert failure is None or isinstance(failure, RemoteProtocolError)
@@ -397,7 +390,7 @@ def test_a_connection_never_raises_and_hears_the_same_however_it_is_cut(
 def test_messages_of_all_sizes_survive_being_read_to_their_room(
     profile: ProtocolProfile, sizes: list[int], piece_bytes: int
 ) -> None:
-    pair = open_pair(make_config(profile=profile), server_config(profile=profile))
+    pair = pairs.open_pair(pairs.make_config(profile=profile), pairs.server_config(profile=profile))
     requests = [
         RequestFrame(id, "echo", bytes([id]) * size) for id, size in enumerate(sizes, start=1)
     ]

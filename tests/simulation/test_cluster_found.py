@@ -6,16 +6,7 @@ from random import Random
 import msgspec
 
 from postroad.cluster import MembershipEvent, MembershipEventType, MemberState
-from postroad.cluster.membership import MemberRecord, Membership
-from postroad.cluster.membership.gossip import (
-    GossipPacket,
-    MembershipPacket,
-    ProbeAckPacket,
-    ProbePacket,
-    PropertiesRequestPacket,
-    decode_packet,
-    encode_packet,
-)
+from postroad.cluster.membership import MemberRecord, Membership, gossip
 from postroad.cluster.membership.local_member import new_local_record
 from postroad.core import Address
 from postroad.testing import SimCluster, SimNode
@@ -41,18 +32,18 @@ class Driver:
         self.machine.set_seeds([], self.now)
 
     def receive(self, record: MemberRecord) -> None:
-        data = encode_packet(GossipPacket(records=[record]))
+        data = gossip.encode_packet(gossip.GossipPacket(records=[record]))
         self.machine.receive(data, record.address, self.now)
         self._note()
 
     def admit(self, record: MemberRecord) -> None:
         """Receive the record of a node, which then acknowledges its probe."""
         self.receive(record)
-        (probe,) = (packet for packet in self.pop_sent() if isinstance(packet, ProbePacket))
+        (probe,) = (packet for packet in self.pop_sent() if isinstance(packet, gossip.ProbePacket))
         self.acknowledge(probe, record)
 
-    def acknowledge(self, probe: ProbePacket, record: MemberRecord) -> None:
-        ack = ProbeAckPacket(
+    def acknowledge(self, probe: gossip.ProbePacket, record: MemberRecord) -> None:
+        ack = gossip.ProbeAckPacket(
             nonce=probe.nonce,
             name=record.name,
             instance=record.instance,
@@ -60,12 +51,14 @@ class Driver:
             incarnation=record.incarnation,
             is_member=True,
         )
-        self.machine.receive(encode_packet(ack), record.address, self.now)
+        self.machine.receive(gossip.encode_packet(ack), record.address, self.now)
         self._note()
 
-    def pop_sent(self) -> list[MembershipPacket]:
+    def pop_sent(self) -> list[gossip.MembershipPacket]:
         outgoing = self.machine.drain_outgoing()
-        return [decode_packet(packet.payload, records_max=RECORDS_MAX) for packet in outgoing]
+        return [
+            gossip.decode_packet(packet.payload, records_max=RECORDS_MAX) for packet in outgoing
+        ]
 
     def run(self, until: float) -> None:
         while self.machine.deadline() <= until:
@@ -116,13 +109,15 @@ def test_properties_of_a_successor_are_requested() -> None:
     successor = record_of("worker", 3, 20).without_properties()
     driver.receive(successor)
     # Asked is who has the name, who is not there, then the other, who is.
-    (datagram, _) = (packet for packet in driver.pop_sent() if isinstance(packet, ProbePacket))
+    (datagram, _) = (
+        packet for packet in driver.pop_sent() if isinstance(packet, gossip.ProbePacket)
+    )
     driver.acknowledge(datagram, successor)
-    (probe,) = (packet for packet in driver.pop_sent() if isinstance(packet, ProbePacket))
+    (probe,) = (packet for packet in driver.pop_sent() if isinstance(packet, gossip.ProbePacket))
     driver.acknowledge(probe, successor)
     member = driver.machine.member("worker")
     assert member is not None and member.instance == successor.instance
-    assert any(isinstance(packet, PropertiesRequestPacket) for packet in driver.pop_sent())
+    assert any(isinstance(packet, gossip.PropertiesRequestPacket) for packet in driver.pop_sent())
 
 
 def test_unhealthy_node_removes_no_member_at_once() -> None:

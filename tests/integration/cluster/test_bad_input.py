@@ -16,15 +16,7 @@ import pytest
 
 from postroad.cluster import MembershipEventType, MemberState
 from postroad.cluster.agent import SUBJECT
-from postroad.cluster.membership import MemberRecord
-from postroad.cluster.membership.gossip import (
-    GossipPacket,
-    MembershipPacket,
-    ProbeAckPacket,
-    ProbePacket,
-    SyncRequestPacket,
-    encode_packet,
-)
+from postroad.cluster.membership import MemberRecord, gossip
 from postroad.core.errors import MessagingError
 from postroad.net import Address, MessagingService
 from postroad.wire import Datagram, encode_datagram, encode_preamble
@@ -61,10 +53,10 @@ class Attacker:
         self._sock.sendto(data, target.address)
 
     def say(
-        self, target: Node, packet: MembershipPacket | bytes, *, cluster: str = CLUSTER
+        self, target: Node, packet: gossip.MembershipPacket | bytes, *, cluster: str = CLUSTER
     ) -> None:
         """Send a well-formed datagram with a packet or garbage in it."""
-        payload = packet if isinstance(packet, bytes) else encode_packet(packet)
+        payload = packet if isinstance(packet, bytes) else gossip.encode_packet(packet)
         host, port = self.address
         datagram = Datagram("attacker", host, port, SUBJECT, payload)
         self.throw(target, encode_datagram(encode_preamble(cluster), datagram))
@@ -159,7 +151,7 @@ async def test_datagrams_of_another_cluster(caplog: pytest.LogCaptureFixture) ->
         death = enemy.forge(
             "b", state=MemberState.DEAD, incarnation=b.agent.local_member.incarnation + 9
         )
-        enemy.say(a, GossipPacket(records=[death]), cluster="another")
+        enemy.say(a, gossip.GossipPacket(records=[death]), cluster="another")
         await eventually(lambda: datagrams_rejected(a) == 1)
         assert a.see("b").is_reachable
     assert "datagram of another cluster" in caplog.text
@@ -207,7 +199,7 @@ async def test_forged_death() -> None:
                 "b", state=MemberState.DEAD, incarnation=incarnation, reported_by="c"
             )
             for node in (a, c):
-                enemy.say(node, GossipPacket(records=[death]))
+                enemy.say(node, gossip.GossipPacket(records=[death]))
             for node in (a, c):
                 await until_refuted(node, incarnation)
         assert b.agent.statistics().counters.refutations >= 3
@@ -217,7 +209,7 @@ async def test_forged_death_of_the_receiver() -> None:
     async with attacked_cluster() as (nodes, enemy):
         a = nodes[0]
         before = a.agent.local_member.incarnation
-        enemy.say(a, GossipPacket(records=[enemy.forge("a", state=MemberState.DEAD)]))
+        enemy.say(a, gossip.GossipPacket(records=[enemy.forge("a", state=MemberState.DEAD)]))
         await eventually(lambda: a.agent.local_member.incarnation > before)
 
 
@@ -226,8 +218,8 @@ async def test_forged_leave() -> None:
         a, b, _c = nodes
         for secret in (b"", b"guess", bytes(64)):
             leave_record = enemy.forge("b", state=MemberState.LEFT, leave_secret=secret)
-            enemy.say(a, GossipPacket(records=[leave_record]))
-            enemy.say(b, GossipPacket(records=[leave_record]))
+            enemy.say(a, gossip.GossipPacket(records=[leave_record]))
+            enemy.say(b, gossip.GossipPacket(records=[leave_record]))
         await eventually(lambda: refused(a, "forged leave") == 3)
         await eventually(lambda: refused(b, "forged leave") == 3)
 
@@ -245,7 +237,7 @@ async def test_forged_successor(has_port: bool) -> None:
             port=enemy.address.port if has_port else 1,
         )
         for node in (a, b, c):
-            enemy.say(node, GossipPacket(records=[successor]))
+            enemy.say(node, gossip.GossipPacket(records=[successor]))
         for node in (a, c):
             await node.eventually(lambda node: node.agent.statistics().counters.name_conflicts >= 1)
         # Longer than the question may take.
@@ -263,10 +255,12 @@ async def test_forged_answers() -> None:
         for number in range(100):
             rest: dict[str, Any] = {"leave_digest": b"", "incarnation": 0, "is_member": True}
             for name, instance in (("b", local.instance + 1), ("a", 1)):
-                enemy.say(a, ProbeAckPacket(nonce=number, name=name, instance=instance, **rest))
-        enemy.say(a, ProbePacket(nonce=1, name="a", instance=7, is_joining=True))
-        enemy.say(a, ProbePacket(nonce=1, name="b", instance=local.instance + 1))
-        enemy.say(a, SyncRequestPacket(nonce=1, digest=b""))
+                enemy.say(
+                    a, gossip.ProbeAckPacket(nonce=number, name=name, instance=instance, **rest)
+                )
+        enemy.say(a, gossip.ProbePacket(nonce=1, name="a", instance=7, is_joining=True))
+        enemy.say(a, gossip.ProbePacket(nonce=1, name="b", instance=local.instance + 1))
+        enemy.say(a, gossip.SyncRequestPacket(nonce=1, digest=b""))
         await eventually(lambda: a.agent.statistics().counters.packets_received >= before + 203)
         assert a.agent.failure is None
 
@@ -289,10 +283,10 @@ IMPOSSIBLE_RECORDS: list[dict[str, object]] = [
 async def test_impossible_record_is_rejected() -> None:
     async with attacked_cluster() as (nodes, enemy):
         a = nodes[0]
-        enemy.say(a, GossipPacket(records=[enemy.forge("b", incarnation=(1 << 62) - 1)]))
+        enemy.say(a, gossip.GossipPacket(records=[enemy.forge("b", incarnation=(1 << 62) - 1)]))
         await eventually(lambda: refused(a, "incarnation out of range") == 1)
         for number, changes in enumerate(IMPOSSIBLE_RECORDS, 1):
-            enemy.say(a, GossipPacket(records=[enemy.forge("b", **changes)]))
+            enemy.say(a, gossip.GossipPacket(records=[enemy.forge("b", **changes)]))
             await eventually(partial(is_rejected, records_rejected, a, number), str(changes)[:50])
 
 
@@ -305,7 +299,7 @@ async def test_newcomers_at_the_address_of_members() -> None:
         a, b, _c = nodes
         for place, victim in enumerate((a, b)):
             ghost = enemy.forge(victim.name, name=f"ghost-{place}", instance=5)
-            enemy.say(a, GossipPacket(records=[ghost]))
+            enemy.say(a, gossip.GossipPacket(records=[ghost]))
         await eventually(lambda: refused(a, "claims this node's address") >= 1)
         await eventually(lambda: refused(a, "claims another member's address") >= 1)
         # They do not answer under those names, so that they never are members.
@@ -319,7 +313,7 @@ async def test_members_that_do_not_exist_are_never_there() -> None:
         ghosts = [
             enemy.forge("a", name=f"ghost-{number}", instance=5, port=1) for number in range(5)
         ]
-        enemy.say(a, GossipPacket(records=ghosts))
+        enemy.say(a, gossip.GossipPacket(records=ghosts))
         async with running_node("d", a, config=QUICK) as d:
             await all_know([*nodes, d])
         assert {change.member.name for change in a.reported(MembershipEventType.ADDED)} == {
@@ -344,10 +338,10 @@ async def test_bad_packets_in_streams() -> None:
             assert await ask(service, a, chance.randbytes(size)) == b""
         assert refused(a, "malformed packet") == 5
         many = [enemy.forge("b")] * 10_000
-        assert await ask(service, a, encode_packet(GossipPacket(records=many))) == b""
+        assert await ask(service, a, gossip.encode_packet(gossip.GossipPacket(records=many))) == b""
         assert refused(a, "malformed packet") == 6
         death = enemy.forge("b", state=MemberState.DEAD, reported_by="c")
-        await ask(service, a, encode_packet(GossipPacket(records=[death])))
+        await ask(service, a, gossip.encode_packet(gossip.GossipPacket(records=[death])))
         await a.until(lambda node: node.see("b").is_reachable, "b has objected")
         with pytest.raises(MessagingError):
             await service.request(a.address, SUBJECT, bytes(5_000_000))

@@ -8,12 +8,7 @@ import msgspec
 import pytest
 
 from postroad.cluster import Member
-from postroad.core.errors import (
-    ConnectError,
-    ConnectionClosedError,
-    MemberNotFoundError,
-    MessagingError,
-)
+from postroad.core import errors
 from postroad.net import MessagingService, Outcome
 from tests.support.cluster.nodes import (
     Inbox,
@@ -150,8 +145,8 @@ async def test_multicast_encodes_once_and_tells_whom_it_missed() -> None:
             ["b", "c", "nobody"], "note", Order("apple", 1), encoder=encode_once
         )
         assert failures.keys() == {"c", "nobody"}
-        assert isinstance(failures["c"], ConnectError | ConnectionClosedError)
-        assert isinstance(failures["nobody"], MemberNotFoundError)
+        assert isinstance(failures["c"], errors.ConnectError | errors.ConnectionClosedError)
+        assert isinstance(failures["nobody"], errors.MemberNotFoundError)
         await inbox.until((encode(Order("apple", 1)), "a"))
         assert len(encoded) == 1
 
@@ -221,7 +216,7 @@ async def test_member_that_advertises_a_host_name(speech: Speech) -> None:
 
 
 async def expect_unknown_sender_rejected(unknown_node: MessagingService, node: Node) -> None:
-    with pytest.raises(MessagingError, match="not a known cluster member") as refused:
+    with pytest.raises(errors.MessagingError, match="not a known cluster member") as refused:
         await unknown_node.request(node.address, "who")
     assert refused.value.outcome is Outcome.REPLIED
     # It is asked who it is. Stopped meanwhile, asyncio's own loop would forget the connection.

@@ -11,16 +11,7 @@ from postroad.cluster import Member, MembershipConfig, MemberState
 from postroad.cluster.agent import SUBJECT
 from postroad.cluster.membership.gossip import GossipPacket, encode_packet
 from postroad.cluster.messaging import raw_bytes
-from postroad.core.errors import (
-    MalformedPayloadError,
-    MemberNotFoundError,
-    MessageTooLargeError,
-    NoHandlerError,
-    RemoteDecodeError,
-    RemoteHandlerError,
-    ReplyTimeoutError,
-    WrongPeerError,
-)
+from postroad.core import errors
 from postroad.net import DatagramService, Outcome
 from tests.support.cluster.nodes import (
     CLUSTER,
@@ -56,7 +47,7 @@ async def test_send_to_an_unknown_member_fails() -> None:
             a.communication.send("nobody", "who", b""),
             a.communication.send("nobody", "who", b"", reliable=False),
         ):
-            error = await failure(call, MemberNotFoundError)
+            error = await failure(call, errors.MemberNotFoundError)
             assert (error.outcome, error.retryable) == (Outcome.NOT_SENT, True)
             assert error.subject == "who"
             assert "no member 'nobody'; known are a, b, c" in str(error)
@@ -72,9 +63,9 @@ async def test_sender_that_is_no_member(caplog: pytest.LogCaptureFixture) -> Non
 
         b.communication.serve("who", reply)
         inbox = Inbox(b)
-        with pytest.raises(RemoteHandlerError) as refused:
+        with pytest.raises(errors.RemoteHandlerError) as refused:
             await unknown_node.request(b.address, "who", b"1")
-        assert refused.value.remote_code == MemberNotFoundError.code
+        assert refused.value.remote_code == errors.MemberNotFoundError.code
         assert (refused.value.outcome, refused.value.retryable) == (Outcome.REPLIED, True)
         assert f"sender {unknown_node.address} is not a known cluster member" in str(refused.value)
         await unknown_node.send(b.address, "note", b"2")
@@ -98,7 +89,7 @@ async def test_member_that_is_not_known_to_the_receiver() -> None:
         records = await request_full_state(a)
         await herald.send(b.address, SUBJECT, encode_packet(GossipPacket(records=[records["a"]])))
         await b.until_knows("a")
-        error = await failure(b.communication.request("a", "who", b""), MemberNotFoundError)
+        error = await failure(b.communication.request("a", "who", b""), errors.MemberNotFoundError)
         assert (error.outcome, error.retryable) == (Outcome.REPLIED, True)
         assert "the peer does not know this node yet" in str(error)
         assert error.subject == "who"
@@ -108,7 +99,7 @@ async def test_member_that_left() -> None:
     async with running_cluster("a b") as (a, b):
         await b.stop()
         await a.until_removed("b")
-        await failure(a.communication.request("b", "who", b""), MemberNotFoundError)
+        await failure(a.communication.request("b", "who", b""), errors.MemberNotFoundError)
 
 
 async def test_suspected_member_is_still_reached() -> None:
@@ -134,11 +125,11 @@ async def test_another_node_at_the_address(datagrams: bool) -> None:
                 a.communication.request("b", "secret", b"1"),
                 a.communication.send("b", "secret", b"2"),
             ):
-                error = await failure(call, WrongPeerError)
+                error = await failure(call, errors.WrongPeerError)
                 assert (error.outcome, error.retryable) == (Outcome.NOT_SENT, True)
             failures = await a.communication.broadcast("secret", b"3")
             assert failures.keys() == {"b"}
-            assert isinstance(failures["b"], WrongPeerError)
+            assert isinstance(failures["b"], errors.WrongPeerError)
             await stays(lambda: not got)
 
 
@@ -148,7 +139,7 @@ async def test_another_member_at_the_address_of_one_that_crashed() -> None:
         async with running_node("c", a, bind=b.address, config=QUICK) as c:
             got = Inbox(c, "secret")
             await a.until_meets(c.agent.local_member)
-            with pytest.raises((WrongPeerError, MemberNotFoundError)):
+            with pytest.raises((errors.WrongPeerError, errors.MemberNotFoundError)):
                 await a.communication.request("b", "secret", b"1")
             await a.until_removed("b")
             assert a.see("c").is_reachable
@@ -169,10 +160,12 @@ async def test_failing_handler() -> None:
         b.communication.serve("now", fail)
         b.communication.serve("later", fail_later, encoder=raw_bytes)
         for subject, text in (("now", "out of apples"), ("later", "out of pears")):
-            error = await failure(a.communication.request("b", subject, b""), RemoteHandlerError)
+            error = await failure(
+                a.communication.request("b", subject, b""), errors.RemoteHandlerError
+            )
             assert (error.outcome, error.retryable) == (Outcome.REPLIED, False)
             assert text in str(error)
-        await failure(a.communication.request("b", "nothing", b""), NoHandlerError)
+        await failure(a.communication.request("b", "nothing", b""), errors.NoHandlerError)
 
 
 async def test_failing_consumers_of_datagrams(caplog: pytest.LogCaptureFixture) -> None:
@@ -195,7 +188,9 @@ async def test_message_that_cannot_be_decoded(caplog: pytest.LogCaptureFixture) 
         b.communication.subscribe(
             "order", lambda order, _member: orders.append(order), decoder=read_order
         )
-        error = await failure(a.communication.request("b", "bill", b"\xc1"), RemoteDecodeError)
+        error = await failure(
+            a.communication.request("b", "bill", b"\xc1"), errors.RemoteDecodeError
+        )
         assert (error.outcome, error.retryable) == (Outcome.REPLIED, False)
         assert "DecodeError" in str(error)
         await a.communication.send("b", "order", b"\xc1", reliable=False)
@@ -213,11 +208,11 @@ async def test_reply_that_cannot_be_decoded_or_never_comes_fails() -> None:
 
     async with running_cluster("a b") as (a, b):
         b.communication.serve("bill", lambda _message, _member: b"\xc1")
-        with pytest.raises(MalformedPayloadError, match="DecodeError"):
+        with pytest.raises(errors.MalformedPayloadError, match="DecodeError"):
             await a.communication.request("b", "bill", b"", decoder=read_order)
         b.communication.serve("hang", hang, encoder=raw_bytes)
         error = await failure(
-            a.communication.request("b", "hang", b"", timeout=0.05), ReplyTimeoutError
+            a.communication.request("b", "hang", b"", timeout=0.05), errors.ReplyTimeoutError
         )
         assert error.timeout_s == 0.05
 
@@ -226,7 +221,8 @@ async def test_too_large_for_a_datagram() -> None:
     async with running_cluster("a b") as (a, b):
         inbox = Inbox(b)
         error = await failure(
-            a.communication.send("b", "note", bytes(66_000), reliable=False), MessageTooLargeError
+            a.communication.send("b", "note", bytes(66_000), reliable=False),
+            errors.MessageTooLargeError,
         )
         assert error.outcome is Outcome.NOT_SENT
         await a.communication.send("b", "note", bytes(66_000))

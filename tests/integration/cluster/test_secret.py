@@ -8,13 +8,7 @@ import pytest
 
 from postroad.cluster import MemberState
 from postroad.cluster.agent import SUBJECT
-from postroad.cluster.membership import MemberRecord
-from postroad.cluster.membership.gossip import (
-    GossipPacket,
-    MembershipPacket,
-    ProbePacket,
-    encode_packet,
-)
+from postroad.cluster.membership import MemberRecord, gossip
 from postroad.cluster.membership.members import leave_digest
 from postroad.core.errors import NameConflictError
 from postroad.wire import Datagram, encode_datagram, encode_preamble
@@ -77,16 +71,16 @@ async def test_datagrams_of_an_unknown_sender_change_nothing() -> None:
         forged = MemberRecord(
             "ghost", 7, "127.0.0.1", 9, 1, MemberState.ALIVE, 0, leave_digest(b"x"), {}
         )
-        packets: list[MembershipPacket] = [
-            ProbePacket(nonce=1, name="ghost", instance=7),
-            GossipPacket(records=[forged]),
+        packets: list[gossip.MembershipPacket] = [
+            gossip.ProbePacket(nonce=1, name="ghost", instance=7),
+            gossip.GossipPacket(records=[forged]),
         ]
         assert a.agent.datagram_service is not None
         refused = a.agent.datagram_service.statistics().refused
         received = a.agent.statistics().counters.rejected
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             for packet in packets:
-                plain = Datagram("ghost", "127.0.0.1", 9, SUBJECT, encode_packet(packet))
+                plain = Datagram("ghost", "127.0.0.1", 9, SUBJECT, gossip.encode_packet(packet))
                 sock.sendto(encode_datagram(encode_preamble(CLUSTER), plain), a.address)
         await eventually(
             lambda: (

@@ -8,18 +8,7 @@ import pytest
 from postroad.core.errors import ConnectionClosedError, ReplyTimeoutError
 from postroad.net import Outcome, RawMessage
 from tests.support.deadlines import eventually
-from tests.support.net.peers import (
-    Gate,
-    Speech,
-    Stubborn,
-    every_speech,
-    later,
-    make_service,
-    resident_bytes,
-    running_pair,
-    stays,
-    turns,
-)
+from tests.support.net import peers
 from tests.support.net.scripts import RawPeer, RawServer
 from tests.support.tiers import sample
 
@@ -65,7 +54,7 @@ class Progress:
         last = -1
         while last != self.sent:
             last = self.sent
-            await turns(30)
+            await peers.turns(30)
         return last
 
 
@@ -78,7 +67,7 @@ async def test_sender_waits_for_a_peer_that_does_not_read(version: int, size: in
 
     async with (
         RawServer(reader, version, receive_buffer=SMALL_SOCKET) as server,
-        make_service("client", limits=limits) as client,
+        peers.make_service("client", limits=limits) as client,
     ):
 
         async def send_all() -> None:
@@ -87,12 +76,12 @@ async def test_sender_waits_for_a_peer_that_does_not_read(version: int, size: in
                 await client.send(server.address, "log", payload, timeout=50.0)
                 progress.sent += 1
 
-        before = resident_bytes()
+        before = peers.resident_bytes()
         sender = asyncio.create_task(send_all())
         stuck_at = await progress.settle()
         assert stuck_at < total
         assert stuck_at * size < KERNEL
-        assert resident_bytes() - before < 24 * MIB
+        assert peers.resident_bytes() - before < 24 * MIB
         reader.go.set()
         await sender
         await eventually(lambda: len(reader.ids) == total)
@@ -106,7 +95,7 @@ async def test_many_waiting_senders_are_woken_a_few_at_a_time() -> None:
     limits = {"write_buffer_bytes_max": BUFFER}
     async with (
         RawServer(reader, receive_buffer=SMALL_SOCKET) as server,
-        make_service("client", limits=limits) as client,
+        peers.make_service("client", limits=limits) as client,
     ):
         payload = bytes(size)
 
@@ -130,7 +119,7 @@ async def test_requests_wait_as_well_and_time_out_unsent() -> None:
     limits = {"write_buffer_bytes_max": BUFFER}
     async with (
         RawServer(reader, receive_buffer=SMALL_SOCKET) as server,
-        make_service("client", limits=limits) as client,
+        peers.make_service("client", limits=limits) as client,
     ):
         requests = [
             asyncio.create_task(client.request(server.address, "log", bytes(100_000), timeout=0.6))
@@ -147,14 +136,14 @@ async def test_requests_wait_as_well_and_time_out_unsent() -> None:
 
 async def test_waiting_senders_fail_when_the_connection_ends() -> None:
     limits = {"write_buffer_bytes_max": BUFFER, "connect_timeout_s": 1.0}
-    async with make_service("client", limits=limits) as client:
+    async with peers.make_service("client", limits=limits) as client:
         async with RawServer(Reader(), receive_buffer=SMALL_SOCKET) as server:
             senders = [
                 asyncio.create_task(client.request(server.address, "log", bytes(100_000)))
                 for _ in range(200)
             ]
             await eventually(lambda: client.statistics().requests_sent > 0)
-            await turns()
+            await peers.turns()
         results = await asyncio.gather(*senders, return_exceptions=True)
         assert all(isinstance(result, ConnectionError) for result in results)
         lost = [result for result in results if isinstance(result, ConnectionClosedError)]
@@ -179,19 +168,19 @@ async def test_server_against_a_client_that_does_not_read(
 
     total = 48 * MIB // size
     limits = {"write_buffer_bytes_max": BUFFER, "handlers_running_max": 8}
-    async with running_pair(server_limits=limits) as pair:
-        pair.server.serve("big", later(answer) if is_async else answer)
+    async with peers.running_pair(server_limits=limits) as pair:
+        pair.server.serve("big", peers.later(answer) if is_async else answer)
         with await RawPeer.connect(
             pair.server.address, version, receive_buffer=SMALL_SOCKET
         ) as peer:
-            before = resident_bytes()
+            before = peers.resident_bytes()
             await peer.write(
                 b"".join(peer.request_bytes(number, "big") for number in range(1, total + 1))
             )
             await eventually(lambda: handled > 0)
-            await turns(50)
+            await peers.turns(50)
             assert handled * size < KERNEL
-            assert resident_bytes() - before < 24 * MIB
+            assert peers.resident_bytes() - before < 24 * MIB
             # Others are served meanwhile.
             assert await pair.ask("echo", b"1") == b"1"
             ids = [(await peer.read_reply()).id for _ in range(total)]
@@ -199,11 +188,11 @@ async def test_server_against_a_client_that_does_not_read(
             assert handled == total
 
 
-@every_speech
-async def test_slow_consumer_pauses_reading_at_the_limit(speech: Speech) -> None:
-    gate = Gate()
+@peers.every_speech
+async def test_slow_consumer_pauses_reading_at_the_limit(speech: peers.Speech) -> None:
+    gate = peers.Gate()
     limits = {"handlers_running_max": 5}
-    async with running_pair(speech, server_limits=limits) as pair:
+    async with peers.running_pair(speech, server_limits=limits) as pair:
         pair.server.subscribe("log", gate)
         payloads = [b"%08d" % number + bytes(20_000) for number in range(400)]
 
@@ -213,11 +202,11 @@ async def test_slow_consumer_pauses_reading_at_the_limit(speech: Speech) -> None
 
         sender = asyncio.create_task(send_all())
         await eventually(lambda: gate.waiting == 5)
-        await turns(50)
+        await peers.turns(50)
         assert gate.waiting == 5
         received = pair.server.statistics().bytes_received
         assert received < 2 * MIB
-        await stays(lambda: pair.server.statistics().bytes_received == received)
+        await peers.stays(lambda: pair.server.statistics().bytes_received == received)
         gate.open()
         await sender
         await eventually(lambda: gate.finished == len(payloads))
@@ -235,7 +224,7 @@ async def test_slow_requests_beyond_the_limit_are_all_answered() -> None:
         running -= 1
         return message.payload
 
-    async with running_pair(server_limits={"handlers_running_max": 7}) as pair:
+    async with peers.running_pair(server_limits={"handlers_running_max": 7}) as pair:
         pair.server.serve("work", work)
         replies = await asyncio.gather(*(pair.ask("work", b"%d" % number) for number in range(200)))
         assert replies == [b"%d" % number for number in range(200)]
@@ -245,8 +234,8 @@ async def test_slow_requests_beyond_the_limit_are_all_answered() -> None:
 async def test_cancelled_handlers_count_until_they_finish() -> None:
     """A client that cancels and asks again cannot start more handlers than allowed."""
     limits = {"handlers_running_max": 3, "stop_grace_s": 0.1}
-    with Stubborn() as stubborn:
-        async with running_pair(server_limits=limits) as pair:
+    with peers.Stubborn() as stubborn:
+        async with peers.running_pair(server_limits=limits) as pair:
             pair.server.serve("stubborn", stubborn)
             requests = [asyncio.create_task(pair.ask("stubborn")) for _ in range(3)]
             await eventually(lambda: stubborn.begun == 3)
@@ -261,19 +250,19 @@ async def test_cancelled_handlers_count_until_they_finish() -> None:
 
 async def test_silence_while_reading_is_paused_is_not_the_peers_fault() -> None:
     beats = {"heartbeat_interval_s": 0.02, "heartbeat_timeout_s": 0.06}
-    async with running_pair(server_limits={"handlers_running_max": 1, **beats}) as pair:
+    async with peers.running_pair(server_limits={"handlers_running_max": 1, **beats}) as pair:
         requests = [asyncio.create_task(pair.ask("gate", timeout=20.0)) for _ in range(3)]
         await eventually(lambda: pair.gate.waiting == 1)
-        await turns(100)
+        await peers.turns(100)
         pair.gate.open()
         assert await asyncio.gather(*requests) == [b"done"] * 3
         assert pair.client.statistics().connections_opened == 1
 
 
 async def test_pending_requests_are_limited_by_the_peers_window() -> None:
-    async with running_pair(server_limits={"requests_pending_max": 4}) as pair:
+    async with peers.running_pair(server_limits={"requests_pending_max": 4}) as pair:
         requests = [asyncio.create_task(pair.ask("gate")) for _ in range(10)]
         await eventually(lambda: pair.gate.waiting == 4)
-        await stays(lambda: pair.client.statistics().requests_pending == 4)
+        await peers.stays(lambda: pair.client.statistics().requests_pending == 4)
         pair.gate.open()
         assert await asyncio.gather(*requests) == [b"done"] * 10

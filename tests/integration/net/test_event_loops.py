@@ -7,21 +7,13 @@ import pytest
 from postroad.core.errors import ConnectionClosedError, NoHandlerError, ReplyTimeoutError
 from postroad.net.event_loop import run
 from tests.support.deadlines import eventually
-from tests.support.net.peers import (
-    NEWEST,
-    Speech,
-    every_speech,
-    make_service,
-    nothing_left,
-    running_pair,
-    turns,
-)
+from tests.support.net import peers
 from tests.support.net.raw_peers import both_loops
 from tests.support.net.scripts import RawPeer, RawServer, greet_only, raw_versions
 
 
-async def requests_and_messages(speech: Speech) -> None:
-    async with running_pair(speech) as pair:
+async def requests_and_messages(speech: peers.Speech) -> None:
+    async with peers.running_pair(speech) as pair:
         replies = await asyncio.gather(*(pair.ask("echo", b"%d" % number) for number in range(200)))
         assert replies == [b"%d" % number for number in range(200)]
         assert await pair.ask("echo", bytes(1_000_000)) == bytes(1_000_000)
@@ -34,17 +26,19 @@ async def requests_and_messages(speech: Speech) -> None:
 
 
 @both_loops
-@every_speech
-async def test_requests_are_answered_or_fail_and_stop_lets_them_finish(speech: Speech) -> None:
+@peers.every_speech
+async def test_requests_are_answered_or_fail_and_stop_lets_them_finish(
+    speech: peers.Speech,
+) -> None:
     await requests_and_messages(speech)
-    async with nothing_left(), running_pair(speech) as pair:
+    async with peers.nothing_left(), peers.running_pair(speech) as pair:
         with pytest.raises(NoHandlerError):
             await pair.ask("nobody")
         (request,) = await pair.begin()
         with pytest.raises(ReplyTimeoutError):
             await pair.ask("gate", timeout=0.02)
         stopping = asyncio.create_task(pair.server.stop(grace=20.0))
-        await turns(5)
+        await peers.turns(5)
         pair.gate.open()
         assert await request == b"done"
         await stopping
@@ -58,17 +52,17 @@ async def test_tunnel_lost_and_writable_callbacks(version: int) -> None:
         await peer.read_request()
         peer.reset()
 
-    speech = Speech("documented", version)
+    speech = peers.Speech("documented", version)
     limits = {"write_buffer_bytes_max": 100_000, "stop_grace_s": 0.1}
     async with (
         RawServer(take_and_reset, version) as server,
-        make_service("client", speech) as client,
+        peers.make_service("client", speech) as client,
     ):
         with pytest.raises(ConnectionClosedError):
             await client.request(server.address, "echo")
     async with (
         RawServer(greet_only, version, receive_buffer=32_768) as server,
-        make_service("client", speech, limits=limits) as client,
+        peers.make_service("client", speech, limits=limits) as client,
     ):
         sent = 0
 
@@ -80,7 +74,7 @@ async def test_tunnel_lost_and_writable_callbacks(version: int) -> None:
 
         sender = asyncio.create_task(send_all())
         await eventually(lambda: sent > 0)
-        await turns(50)
+        await peers.turns(50)
         assert sent < 200
         sender.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -89,8 +83,8 @@ async def test_tunnel_lost_and_writable_callbacks(version: int) -> None:
 
 @both_loops
 async def test_cancelled_start_leaves_nothing() -> None:
-    async with nothing_left():
-        service = make_service("alone")
+    async with peers.nothing_left():
+        service = peers.make_service("alone")
         starting = asyncio.create_task(service.start())
         # Its address is known when it listens; that is the last moment to cancel it.
         while " at " not in repr(service):  # noqa: ASYNC110 - nobody is told of that moment
@@ -106,7 +100,7 @@ def test_run_uses_uvloop_where_it_is_installed() -> None:
     uvloop = pytest.importorskip("uvloop")
 
     async def main() -> str:
-        await requests_and_messages(NEWEST)
+        await requests_and_messages(peers.NEWEST)
         return type(asyncio.get_running_loop()).__module__
 
     assert run(main()) == uvloop.Loop.__module__

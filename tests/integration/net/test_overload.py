@@ -8,17 +8,7 @@ import pytest
 from postroad.core.errors import RemoteHandlerError
 from postroad.net import RawMessage
 from tests.support.deadlines import eventually
-from tests.support.net.peers import (
-    OLDER,
-    Gate,
-    Speech,
-    Stubborn,
-    later,
-    make_service,
-    running_pair,
-    stays,
-    turns,
-)
+from tests.support.net import peers
 from tests.support.net.scripts import RawPeer
 
 SMALL_SOCKET = 32 * 1024
@@ -30,9 +20,9 @@ ONE_AT_A_TIME = {"handlers_running_max": 1}
 
 async def test_expired_requests_are_never_handled() -> None:
     loop = asyncio.get_running_loop()
-    async with running_pair(server_limits=ONE_AT_A_TIME) as pair:
+    async with peers.running_pair(server_limits=ONE_AT_A_TIME) as pair:
         with await RawPeer.connect(pair.server.address) as peer:
-            with Stubborn() as stubborn:
+            with peers.Stubborn() as stubborn:
                 pair.server.serve("stubborn", stubborn)
                 # In one piece, so that all are read before the first is seen to fill the limit.
                 requests = [
@@ -52,7 +42,7 @@ async def test_expired_requests_are_never_handled() -> None:
 async def test_a_request_that_waited_has_the_deadline_of_its_caller() -> None:
     """Its time began when it arrived, not when its handler did."""
     loop = asyncio.get_running_loop()
-    async with running_pair(server_limits=ONE_AT_A_TIME) as pair:
+    async with peers.running_pair(server_limits=ONE_AT_A_TIME) as pair:
         gate = pair.gate
         with await RawPeer.connect(pair.server.address) as peer:
             requests = [
@@ -60,7 +50,7 @@ async def test_a_request_that_waited_has_the_deadline_of_its_caller() -> None:
             ]
             await peer.write(b"".join(requests))
             await eventually(lambda: gate.waiting == 1)
-            await turns()
+            await peers.turns()
             assert len(gate.messages) == 1
             opened = loop.time()
             gate.open()
@@ -71,14 +61,14 @@ async def test_a_request_that_waited_has_the_deadline_of_its_caller() -> None:
 
 
 async def test_one_way_messages_that_waited_are_handled_however_late() -> None:
-    gate = Gate()
-    async with running_pair(server_limits=ONE_AT_A_TIME) as pair:
+    gate = peers.Gate()
+    async with peers.running_pair(server_limits=ONE_AT_A_TIME) as pair:
         pair.server.subscribe("log", gate)
         await pair.ask("echo")
         for _ in range(5):
             await pair.tell("log", timeout=0.05)
         await eventually(lambda: gate.waiting == 1)
-        await turns(60)
+        await peers.turns(60)
         gate.open()
         await eventually(lambda: gate.finished == 5)
         assert pair.server.statistics().requests_expired == 0
@@ -91,9 +81,9 @@ async def test_error_text_is_cut_to_limit_of_client() -> None:
     def fail(message: RawMessage) -> bytes:
         raise ValueError(message.payload.decode() * 4_000)
 
-    async with running_pair(client_limits={"frame_bytes_max": 2_000}) as pair:
+    async with peers.running_pair(client_limits={"frame_bytes_max": 2_000}) as pair:
         (unrelated,) = await pair.begin()
-        for handler in (fail, later(fail)):
+        for handler in (fail, peers.later(fail)):
             pair.handle("fail", handler)
             for letter in ("x", "\N{EURO SIGN}"):
                 with pytest.raises(RemoteHandlerError, match=letter * 100):
@@ -106,17 +96,19 @@ async def test_error_text_is_cut_to_limit_of_client() -> None:
 # Senders that are gone.
 
 
-@pytest.mark.parametrize("speech", OLDER, ids=str)
-async def test_a_consumer_at_work_outlives_the_connection_of_its_sender(speech: Speech) -> None:
+@pytest.mark.parametrize("speech", peers.OLDER, ids=str)
+async def test_a_consumer_at_work_outlives_the_connection_of_its_sender(
+    speech: peers.Speech,
+) -> None:
     """Versions 1 and 2 do not tell that a message is one-way, but its handler does."""
-    gate = Gate()
-    async with make_service("server", speech) as server:
+    gate = peers.Gate()
+    async with peers.make_service("server", speech) as server:
         server.subscribe("gate", gate)
-        async with make_service("client", speech) as client:
+        async with peers.make_service("client", speech) as client:
             for _ in range(3):
                 await client.send(server.address, "gate", bytes(100))
             await eventually(lambda: gate.waiting == 3)
-        await stays(lambda: gate.cancelled == 0)
+        await peers.stays(lambda: gate.cancelled == 0)
         gate.open()
         await eventually(lambda: gate.finished == 3)
         assert gate.cancelled == 0
@@ -144,7 +136,7 @@ async def test_a_client_that_reads_slowly_but_steadily_is_served() -> None:
     """Replies are added faster than it reads, so what waits for it does not become less."""
     replies, total = LargeReplies(), 16
     limits = {"frame_timeout_s": 1.0, "write_buffer_bytes_max": 64 * 1024}
-    async with make_service("server", limits=limits) as server:
+    async with peers.make_service("server", limits=limits) as server:
         server.serve("large", replies)
         with await RawPeer.connect(server.address, receive_buffer=256 * 1024) as peer:
             await peer.write(
@@ -152,7 +144,7 @@ async def test_a_client_that_reads_slowly_but_steadily_is_served() -> None:
             )
             await eventually(lambda: server.statistics().replies_sent == 1)
             # The first reply fills the buffer in a turn of its own.
-            await turns()
+            await peers.turns()
             replies.go.set()
             await eventually(lambda: server.statistics().replies_sent == total)
             loop, unread = asyncio.get_running_loop(), total * 1024 * 1024
@@ -167,7 +159,7 @@ async def test_a_client_that_reads_slowly_but_steadily_is_served() -> None:
 async def test_server_closes_client_that_reads_nothing() -> None:
     replies, total = LargeReplies(), 6
     replies.go.set()
-    async with make_service("server", limits={"frame_timeout_s": 0.2}) as server:
+    async with peers.make_service("server", limits={"frame_timeout_s": 0.2}) as server:
         server.serve("large", replies)
         with await RawPeer.connect(server.address, receive_buffer=SMALL_SOCKET) as peer:
             await peer.write(
@@ -186,7 +178,7 @@ async def test_server_closes_client_that_reads_nothing() -> None:
 async def test_classes_beyond_the_limit_share_one_connection(
     maximum: int, concurrently: bool
 ) -> None:
-    async with running_pair(client_limits={"connections_per_peer_max": maximum}) as pair:
+    async with peers.running_pair(client_limits={"connections_per_peer_max": maximum}) as pair:
         subjects = [f"class{number}.echo" for number in range(8)]
         for subject in subjects:
             pair.server.serve(subject, lambda message: message.payload)
@@ -206,7 +198,7 @@ async def test_unknown_subjects_and_failing_consumers_do_not_flood_the_log(
         raise ValueError("no")
 
     caplog.set_level(logging.WARNING, "postroad.net")
-    async with running_pair() as pair:
+    async with peers.running_pair() as pair:
         for number in range(300):
             pair.server.subscribe(f"fail{number}", fail)
             await pair.tell(f"fail{number}")
@@ -221,6 +213,6 @@ async def test_unknown_subjects_and_failing_consumers_do_not_flood_the_log(
 async def test_heartbeat_limits_beyond_those_of_the_kernel(interval: float, timeout: float) -> None:
     """More than 127 probes, or a longer pause than the kernel takes, are cut to what it takes."""
     limits = {"heartbeat_interval_s": interval, "heartbeat_timeout_s": timeout}
-    async with running_pair(client_limits=limits, server_limits=limits) as pair:
+    async with peers.running_pair(client_limits=limits, server_limits=limits) as pair:
         assert await pair.ask("echo", b"1") == b"1"
         assert pair.client.statistics().connections_opened == 1

@@ -6,19 +6,12 @@ import pytest
 
 from postroad.core.errors import NoHandlerError, ReplyTimeoutError
 from tests.support.deadlines import eventually
-from tests.support.net.peers import (
-    LOCAL,
-    Speech,
-    every_speech,
-    every_way,
-    make_service,
-    running_pair,
-)
+from tests.support.net import peers
 from tests.support.net.scripts import RawPeer
 
 
 async def test_before_the_start_and_after_the_end() -> None:
-    service = make_service("alone")
+    service = peers.make_service("alone")
     assert repr(service) == "<MessagingService alone not started>"
     service.serve("echo", lambda message: message.payload)
     assert service.statistics().subscriptions == 1
@@ -34,9 +27,9 @@ async def test_before_the_start_and_after_the_end() -> None:
     )
 
 
-@every_speech
-async def test_traffic_is_counted_on_both_sides(speech: Speech) -> None:
-    async with running_pair(speech) as pair:
+@peers.every_speech
+async def test_traffic_is_counted_on_both_sides(speech: peers.Speech) -> None:
+    async with peers.running_pair(speech) as pair:
         pair.server.subscribe("log", lambda _: None)
         for _ in range(10):
             await pair.ask("echo", bytes(1_000))
@@ -65,11 +58,11 @@ async def test_traffic_is_counted_on_both_sides(speech: Speech) -> None:
         assert client.local_requests == 0
 
 
-@every_way
-async def test_requests_and_handlers_at_work_are_counted(speech: Speech) -> None:
-    async with running_pair(speech) as pair:
+@peers.every_way
+async def test_requests_and_handlers_at_work_are_counted(speech: peers.Speech) -> None:
+    async with peers.running_pair(speech) as pair:
         requests = await pair.begin(3)
-        if speech != LOCAL:
+        if speech != peers.LOCAL:
             assert pair.client.statistics().requests_pending == 3
         assert pair.server.statistics().handlers_running == 3
         pair.gate.open()
@@ -79,7 +72,7 @@ async def test_requests_and_handlers_at_work_are_counted(speech: Speech) -> None
 
 
 async def test_a_snapshot_does_not_change() -> None:
-    async with running_pair() as pair:
+    async with peers.running_pair() as pair:
         before = pair.client.statistics()
         await pair.ask("echo")
         assert before.requests_sent == 0
@@ -88,7 +81,7 @@ async def test_a_snapshot_does_not_change() -> None:
 
 
 async def test_a_connection_that_succeeded_is_not_counted_as_failed() -> None:
-    async with running_pair() as pair:
+    async with peers.running_pair() as pair:
         with pytest.raises(ReplyTimeoutError):
             await pair.ask("hang", timeout=0.3, keep_alive=False)
         assert await pair.ask("echo", b"1") == b"1"
@@ -97,7 +90,7 @@ async def test_a_connection_that_succeeded_is_not_counted_as_failed() -> None:
 
 
 async def test_connection_that_is_reset_or_closed_without_a_goodbye_is_counted_as_lost() -> None:
-    async with running_pair() as pair:
+    async with peers.running_pair() as pair:
         peer = await RawPeer.connect(pair.server.address)
         await peer.request(1, "hang")
         await eventually(lambda: pair.server.statistics().handlers_running == 1)

@@ -7,69 +7,49 @@ from pathlib import Path
 
 import pytest
 
-from postroad.core.errors import (
-    ConfigError,
-    ConnectError,
-    ConnectionClosedError,
-    MessagingError,
-    NoHandlerError,
-    NotRunningError,
-    UsageError,
-)
+from postroad.core import errors
 from postroad.net import DatagramService, Limits, MessagingService, Outcome, RawMessage
 from tests.support.deadlines import DEADLINE_S, eventually
-from tests.support.net.peers import (
-    CLUSTER,
-    Gate,
-    Speech,
-    Stubborn,
-    every_speech,
-    make_service,
-    nothing_left,
-    running_pair,
-    stays,
-    subscribe_usual,
-    turns,
-)
+from tests.support.net import peers
 from tests.support.net.raw_peers import both_loops
 from tests.support.net.scripts import RawPeer, RawServer, greet_only, say_nothing, unused_address
 from tests.support.net.tls import Authority
 
 
-@every_speech
+@peers.every_speech
 @pytest.mark.parametrize("who", ["client", "server"])
-async def test_requests_in_flight_finish_within_the_grace(speech: Speech, who: str) -> None:
-    async with nothing_left(), running_pair(speech) as pair:
+async def test_requests_in_flight_finish_within_the_grace(speech: peers.Speech, who: str) -> None:
+    async with peers.nothing_left(), peers.running_pair(speech) as pair:
         requests = await pair.begin(5)
         service = pair.client if who == "client" else pair.server
         # A second caller of stop waits as the first does.
         stops = [asyncio.create_task(service.stop(grace=20.0)) for _ in range(2)]
-        await stays(lambda: not any(stop.done() for stop in stops))
+        await peers.stays(lambda: not any(stop.done() for stop in stops))
         pair.gate.open()
         assert await asyncio.gather(*requests) == [b"done"] * 5
         await asyncio.gather(*stops)
 
 
-@every_speech
+@peers.every_speech
 @pytest.mark.parametrize("who", ["client", "server"])
-async def test_requests_that_outlast_the_grace_fail(speech: Speech, who: str) -> None:
-    async with nothing_left(), running_pair(speech) as pair:
+async def test_requests_that_outlast_the_grace_fail(speech: peers.Speech, who: str) -> None:
+    async with peers.nothing_left(), peers.running_pair(speech) as pair:
         requests = await pair.begin(5)
         await (pair.client if who == "client" else pair.server).stop(grace=0.02)
-        expected = NotRunningError if who == "client" else ConnectionClosedError
+        expected = errors.NotRunningError if who == "client" else errors.ConnectionClosedError
         results = await asyncio.gather(*requests, return_exceptions=True)
         assert [type(result) for result in results] == [expected] * 5
-        assert {result.outcome for result in results if isinstance(result, MessagingError)} == {
-            Outcome.UNKNOWN
-        }
+        assert {
+            result.outcome for result in results if isinstance(result, errors.MessagingError)
+        } == {Outcome.UNKNOWN}
         # The server learns that nobody waits any more.
         await eventually(lambda: pair.gate.cancelled == 5)
 
 
-@every_speech
-async def test_stopping_an_idle_service_leaves_nothing(speech: Speech) -> None:
-    async with nothing_left():
-        async with running_pair(speech) as pair:
+@peers.every_speech
+async def test_stopping_an_idle_service_leaves_nothing(speech: peers.Speech) -> None:
+    async with peers.nothing_left():
+        async with peers.running_pair(speech) as pair:
             assert await pair.ask("echo", b"1") == b"1"
             assert await pair.ask("echo", b"1", keep_alive=False) == b"1"
             pair.server.subscribe("log", lambda _: None)
@@ -82,11 +62,11 @@ async def test_stopping_an_idle_service_leaves_nothing(speech: Speech) -> None:
 
 
 async def test_requests_after_the_server_said_goodbye_are_refused_clearly() -> None:
-    async with running_pair() as pair:
+    async with peers.running_pair() as pair:
         (first,) = await pair.begin()
         stopping = asyncio.create_task(pair.server.stop(grace=20.0))
-        await turns()
-        with pytest.raises((ConnectError, NoHandlerError)) as caught:
+        await peers.turns()
+        with pytest.raises((errors.ConnectError, errors.NoHandlerError)) as caught:
             await pair.ask("echo")
         assert caught.value.retryable
         pair.gate.open()
@@ -95,63 +75,63 @@ async def test_requests_after_the_server_said_goodbye_are_refused_clearly() -> N
 
 
 async def test_service_lives_once() -> None:
-    async with nothing_left():
-        service = make_service("alone")
-        with pytest.raises(UsageError, match="start"):
+    async with peers.nothing_left():
+        service = peers.make_service("alone")
+        with pytest.raises(errors.UsageError, match="start"):
             service.address  # noqa: B018
         await service.start()
-        with pytest.raises(UsageError, match="running"):
+        with pytest.raises(errors.UsageError, match="running"):
             await service.start()
         await service.stop()
         await service.stop()
-        with pytest.raises(UsageError, match="create a new one"):
+        with pytest.raises(errors.UsageError, match="create a new one"):
             await service.start()
 
         # Its start may have been under way without having had its turn.
-        service = make_service("alone")
+        service = peers.make_service("alone")
         await service.stop()
-        with pytest.raises(UsageError, match="stopped; create a new one"):
+        with pytest.raises(errors.UsageError, match="stopped; create a new one"):
             await service.start()
 
 
 async def test_stop_does_not_wait_for_a_handler_that_ignores_cancellation() -> None:
-    async with nothing_left():
-        with Stubborn() as stubborn:
-            async with running_pair() as pair:
+    async with peers.nothing_left():
+        with peers.Stubborn() as stubborn:
+            async with peers.running_pair() as pair:
                 pair.server.serve("stubborn", stubborn)
                 request = asyncio.create_task(pair.ask("stubborn", timeout=30.0))
                 await eventually(lambda: stubborn.begun == 1)
                 async with asyncio.timeout(DEADLINE_S):
                     await pair.server.stop(grace=0.02)
-                with pytest.raises(ConnectionClosedError):
+                with pytest.raises(errors.ConnectionClosedError):
                     await request
 
 
 async def test_consumers_of_a_lost_connection_are_waited_for() -> None:
     """The sender is gone, but its message was received, so it is handled before the end."""
-    gate = Gate()
-    async with nothing_left(), make_service("server") as server:
+    gate = peers.Gate()
+    async with peers.nothing_left(), peers.make_service("server") as server:
         server.subscribe("gate", gate)
-        async with make_service("client") as client:
+        async with peers.make_service("client") as client:
             await client.send(server.address, "gate")
             await eventually(lambda: gate.waiting == 1)
-        await turns()
+        await peers.turns()
         assert gate.waiting == 1
         stopping = asyncio.create_task(server.stop(grace=10.0))
-        await stays(lambda: not stopping.done())
+        await peers.stays(lambda: not stopping.done())
         gate.open()
         await stopping
         assert gate.finished == 1
 
 
 async def test_consumers_that_outlast_the_grace_are_cancelled() -> None:
-    consumer = Gate()
-    async with nothing_left(), running_pair() as pair:
+    consumer = peers.Gate()
+    async with peers.nothing_left(), peers.running_pair() as pair:
         pair.server.subscribe("log", consumer)
         await pair.tell("log")
         await eventually(lambda: consumer.waiting == 1)
         await pair.client.stop()
-        await turns()
+        await peers.turns()
         await pair.server.stop(grace=0.02)
         await eventually(lambda: consumer.cancelled == 1)
 
@@ -159,9 +139,9 @@ async def test_consumers_that_outlast_the_grace_are_cancelled() -> None:
 async def test_messages_sent_before_stop_arrive() -> None:
     """A stop closes the connection after what was handed to it is written."""
     seen: list[bytes] = []
-    async with make_service("server") as server:
+    async with peers.make_service("server") as server:
         server.subscribe("log", lambda message: seen.append(message.payload))
-        async with make_service("client") as client:
+        async with peers.make_service("client") as client:
             for number in range(500):
                 await client.send(server.address, "log", b"%d" % number)
         await eventually(lambda: len(seen) == 500)
@@ -169,8 +149,8 @@ async def test_messages_sent_before_stop_arrive() -> None:
 
 
 async def test_stop_does_not_wait_for_peers_that_neither_read_nor_close() -> None:
-    async with nothing_left(), RawServer(greet_only, receive_buffer=4_096) as server:
-        client = make_service("client", limits={"write_buffer_bytes_max": 1_000_000})
+    async with peers.nothing_left(), RawServer(greet_only, receive_buffer=4_096) as server:
+        client = peers.make_service("client", limits={"write_buffer_bytes_max": 1_000_000})
         await client.start()
         await client.send(server.address, "log", bytes(4_000_000))
         accepted = await RawPeer.connect(client.address)
@@ -181,8 +161,8 @@ async def test_stop_does_not_wait_for_peers_that_neither_read_nor_close() -> Non
 
 
 async def test_stop_while_dialing_leaves_nothing() -> None:
-    async with nothing_left(), RawServer(say_nothing) as server:
-        client = make_service("client")
+    async with peers.nothing_left(), RawServer(say_nothing) as server:
+        client = peers.make_service("client")
         await client.start()
         requests = [
             asyncio.create_task(client.request(server.address, subject, keep_alive=keep_alive))
@@ -194,7 +174,7 @@ async def test_stop_while_dialing_leaves_nothing() -> None:
         for peer in server.peers:
             peer.close()
         results = await asyncio.gather(*requests, return_exceptions=True)
-        assert [type(result) for result in results] == [NotRunningError] * 4
+        assert [type(result) for result in results] == [errors.NotRunningError] * 4
 
 
 async def test_nothing_is_sent_after_stop() -> None:
@@ -208,7 +188,7 @@ async def test_nothing_is_sent_after_stop() -> None:
         seen.append((await peer.read_request()).subject)
 
     async with RawServer(greet_late) as server:
-        client = make_service("client")
+        client = peers.make_service("client")
         await client.start()
         request = asyncio.create_task(
             client.request(server.address, "late", timeout=30.0, keep_alive=False)
@@ -216,21 +196,21 @@ async def test_nothing_is_sent_after_stop() -> None:
         await eventually(lambda: server.accepted == 1)
         await client.stop(grace=0.02)
         go.set()
-        with pytest.raises(NotRunningError):
+        with pytest.raises(errors.NotRunningError):
             await request
-        await turns()
+        await peers.turns()
         assert not seen
 
 
 async def test_stop_fails_callers_waiting_for_capacity() -> None:
-    async with running_pair(client_limits={"requests_pending_max": 1}) as pair:
+    async with peers.running_pair(client_limits={"requests_pending_max": 1}) as pair:
         first = asyncio.create_task(pair.ask("hang", timeout=30.0))
         await eventually(lambda: pair.server.statistics().handlers_running == 1)
         second = asyncio.create_task(pair.ask("hang", timeout=30.0))
-        await turns(5)
+        await peers.turns(5)
         await pair.client.stop(grace=0.02)
         for request, outcome in ((first, Outcome.UNKNOWN), (second, Outcome.NOT_SENT)):
-            with pytest.raises(NotRunningError) as caught:
+            with pytest.raises(errors.NotRunningError) as caught:
                 await request
             assert caught.value.outcome is outcome
 
@@ -238,7 +218,7 @@ async def test_stop_fails_callers_waiting_for_capacity() -> None:
 async def test_connection_whose_tls_handshake_ends_after_stop_is_not_served(tmp_path: Path) -> None:
     tls = Authority(tmp_path).tls("server")
     limits = Limits(handshake_timeout_s=0.5, stop_grace_s=0.1)
-    service = MessagingService(CLUSTER, "server", tls=tls, limits=limits)
+    service = MessagingService(peers.CLUSTER, "server", tls=tls, limits=limits)
     await service.start()
     context = tls.client_context()
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -248,7 +228,7 @@ async def test_connection_whose_tls_handshake_ends_after_stop_is_not_served(tmp_
     sock.setblocking(False)
     with sock:
         await loop.sock_connect(sock, service.address)
-        await turns()
+        await peers.turns()
         await service.stop()
         with pytest.raises(ssl.SSLWantReadError):
             session.do_handshake()
@@ -259,7 +239,7 @@ async def test_connection_whose_tls_handshake_ends_after_stop_is_not_served(tmp_
             await loop.sock_sendall(sock, outgoing.read())
         except (OSError, ssl.SSLError):
             pass  # Turned away even earlier.
-        await turns()
+        await peers.turns()
         assert service.statistics().server_connections == 0
 
 
@@ -267,16 +247,16 @@ async def test_connection_whose_tls_handshake_ends_after_stop_is_not_served(tmp_
 
 
 async def test_an_address_in_use_is_a_configuration_error() -> None:
-    async with nothing_left(), make_service("first") as first:
-        second = make_service("second", bind=first.address)
-        with pytest.raises(ConfigError, match=f"cannot listen on {first.address}"):
+    async with peers.nothing_left(), peers.make_service("first") as first:
+        second = peers.make_service("second", bind=first.address)
+        with pytest.raises(errors.ConfigError, match=f"cannot listen on {first.address}"):
             await second.start()
 
 
 async def test_context_manager_stops_after_an_error() -> None:
-    async with nothing_left():
+    async with peers.nothing_left():
         with pytest.raises(ZeroDivisionError):
-            async with make_service("alone") as service:
+            async with peers.make_service("alone") as service:
                 raise ZeroDivisionError
         assert "stopped" in repr(service)
 
@@ -284,9 +264,9 @@ async def test_context_manager_stops_after_an_error() -> None:
 @pytest.mark.parametrize("advertise", ["localhost:0", "localhost:1234", "127.0.0.2:0"])
 async def test_advertised_address_is_visible_to_peers(advertise: str) -> None:
     seen: list[RawMessage] = []
-    async with running_pair() as pair:
+    async with peers.running_pair() as pair:
         pair.server.serve("note", seen.append)
-        async with MessagingService(CLUSTER, "third", advertise=advertise) as third:
+        async with MessagingService(peers.CLUSTER, "third", advertise=advertise) as third:
             host, port = advertise.split(":")
             assert third.address.host == host
             assert third.address.port == int(port) or port == "0"
@@ -297,10 +277,10 @@ async def test_advertised_address_is_visible_to_peers(advertise: str) -> None:
 async def test_a_connection_during_the_start_is_served() -> None:
     """Whoever connects as soon as the port is open is not met by a half-made service."""
     address = unused_address()
-    service = make_service("server", bind=address)
-    subscribe_usual(service)
+    service = peers.make_service("server", bind=address)
+    peers.subscribe_usual(service)
     limits = {"initial_backoff_s": 0.0001, "max_backoff_s": 0.0002}
-    async with make_service("client", limits=limits) as client:
+    async with peers.make_service("client", limits=limits) as client:
         request = asyncio.create_task(
             client.request(address, "echo", b"1", wait_for_connection=True, timeout=10.0)
         )
@@ -330,15 +310,17 @@ async def test_service_stopped_during_start_never_runs(
 ) -> None:
     # Datagram sockets can be opened again, so a stop before the start means nothing to them.
     for count in range(kind is DatagramService, 8):
-        async with nothing_left():
+        async with peers.nothing_left():
             address = unused_address()
-            service = kind(CLUSTER, "alpha", bind=address)
+            service = kind(peers.CLUSTER, "alpha", bind=address)
             starting = asyncio.create_task(service.start())
             for _ in range(count):
                 await asyncio.sleep(0)
             await service.stop()
             assert address.port not in listening_ports()
             (error,) = await asyncio.gather(starting, return_exceptions=True)
-            assert error is None or isinstance(error, NotRunningError | UsageError), error
+            assert error is None or isinstance(error, errors.NotRunningError | errors.UsageError), (
+                error
+            )
             assert address.port not in listening_ports()
             await service.stop()

@@ -8,17 +8,7 @@ from collections.abc import Awaitable
 import msgspec
 import pytest
 
-from postroad.core.errors import (
-    ConfigError,
-    ConnectError,
-    ConnectionClosedError,
-    DuplicateNamePeerError,
-    HandshakeRejectedError,
-    MessagingError,
-    NotRunningError,
-    Outcome,
-    WrongPeerError,
-)
+from postroad.core import errors
 from postroad.net import MessagingService, ProtocolConfig, Tunnel, TunnelHandler
 from postroad.wire import HelloFrame, encode_preamble
 from postroad.wire.hello import decode_hello
@@ -29,19 +19,19 @@ from tests.support.net.scripts import RawPeer, RawServer, blackhole, unused_addr
 from tests.support.wire.tunnel_ends import Recorders, raw_part, running_tunnels
 
 
-async def refusal_of(opening: Awaitable[Tunnel]) -> ConnectionClosedError:
+async def refusal_of(opening: Awaitable[Tunnel]) -> errors.ConnectionClosedError:
     """The error of a tunnel that one of the two did not want."""
-    with pytest.raises(ConnectionClosedError) as caught:
+    with pytest.raises(errors.ConnectionClosedError) as caught:
         await opening
     error = caught.value
-    assert type(error) is ConnectionClosedError
+    assert type(error) is errors.ConnectionClosedError
     assert error.retryable is False
-    assert error.outcome is Outcome.NOT_SENT
+    assert error.outcome is errors.Outcome.NOT_SENT
     return error
 
 
 def refuse(_tunnel: Tunnel) -> TunnelHandler:
-    raise HandshakeRejectedError("domain 'x' is known here already")
+    raise errors.HandshakeRejectedError("domain 'x' is known here already")
 
 
 # Refusals.
@@ -94,12 +84,12 @@ async def test_an_accept_that_fails_costs_its_tunnel_only(
         def fail(_tunnel: Tunnel) -> TunnelHandler:
             raise failure("planted")
 
-        with pytest.raises(ConnectionClosedError, match=f"{failure.__name__} in the node"):
+        with pytest.raises(errors.ConnectionClosedError, match=f"{failure.__name__} in the node"):
             await pair.client.tunnels.open(pair.server.address, fail)
         pair.server.tunnels.stop_accepting()
         pair.server.tunnels.accept(fail)
         with pytest.raises(
-            ConnectionClosedError, match=f"{failure.__name__} in the node"
+            errors.ConnectionClosedError, match=f"{failure.__name__} in the node"
         ) as caught:
             await pair.client.tunnels.open(pair.server.address, pair.users)
         assert caught.value.retryable, "it was no refusal"
@@ -110,10 +100,10 @@ async def test_an_accept_that_fails_costs_its_tunnel_only(
 
 async def test_another_node_than_the_expected_one() -> None:
     async with running_tunnels() as pair:
-        with pytest.raises(WrongPeerError, match="expected node 'core-2', but") as caught:
+        with pytest.raises(errors.WrongPeerError, match="expected node 'core-2', but") as caught:
             await pair.client.tunnels.open(pair.server.address, pair.users, peer="core-2")
         assert caught.value.retryable
-        assert caught.value.outcome is Outcome.NOT_SENT
+        assert caught.value.outcome is errors.Outcome.NOT_SENT
         assert pair.users.all == []
         await eventually(lambda: pair.server_users.last.reasons)
         assert "expected node 'core-2'" in pair.server_users.last.reasons[0]
@@ -121,20 +111,20 @@ async def test_another_node_than_the_expected_one() -> None:
         assert near.tunnel.can_send
         # The right node may be back at that address soon, so trying again helps.
         pair.server.tunnels.stop_accepting()
-        with pytest.raises(WrongPeerError):
+        with pytest.raises(errors.WrongPeerError):
             await pair.client.tunnels.open(pair.server.address, pair.users, peer="core-2")
         pair.server.set_hello_role("", None)
-        with pytest.raises(WrongPeerError):
+        with pytest.raises(errors.WrongPeerError):
             await pair.client.tunnels.open(pair.server.address, pair.users, peer="core-2")
 
 
 async def test_tunnel_duplicate_name_or_other_cluster_is_rejected() -> None:
     async with running_tunnels() as pair:
         async with make_service("core-1") as namesake:
-            with pytest.raises(DuplicateNamePeerError):
+            with pytest.raises(errors.DuplicateNamePeerError):
                 await namesake.tunnels.open(pair.server.address, pair.users)
         async with make_service("other", cluster="another") as other:
-            with pytest.raises(MessagingError):
+            with pytest.raises(errors.MessagingError):
                 await other.tunnels.open(pair.server.address, pair.users)
         assert pair.users.all == pair.server_users.all == []
 
@@ -157,10 +147,10 @@ async def test_a_node_of_an_older_version() -> None:
 async def test_tunnel_open_without_listener_fails() -> None:
     async with running_tunnels() as pair, blackhole() as hole:
         address = unused_address()
-        with pytest.raises(ConnectError) as caught:
+        with pytest.raises(errors.ConnectError) as caught:
             await pair.client.tunnels.open(address, pair.users)
         assert caught.value.retryable and str(address) in str(caught.value)
-        with pytest.raises(ConnectError, match=r"no tunnel within 0\.1 s"):
+        with pytest.raises(errors.ConnectError, match=r"no tunnel within 0\.1 s"):
             await pair.client.tunnels.open(hole, pair.users, timeout=0.1)
         assert pair.client.statistics().client_connections == 0
 
@@ -179,11 +169,11 @@ async def test_a_peer_that_never_takes_the_tunnel(timeout: float | None) -> None
         RawServer(greet_without_consent) as server,
         running_tunnels(client_limits=limits) as pair,
     ):
-        with pytest.raises(MessagingError) as caught:
+        with pytest.raises(errors.MessagingError) as caught:
             await pair.client.tunnels.open(server.address, pair.users, timeout=timeout)
         text = "no tunnel within 0.1 s" if timeout else "no complete handshake within 0.2 s"
         assert text in str(caught.value)
-        assert caught.value.retryable and caught.value.outcome is Outcome.NOT_SENT
+        assert caught.value.retryable and caught.value.outcome is errors.Outcome.NOT_SENT
         assert pair.users.all == []
         await eventually(lambda: pair.client.statistics().client_connections == 0)
 
@@ -224,7 +214,7 @@ async def test_tunnels_count_as_accepted_connections() -> None:
     async with running_tunnels(server_limits={"accepted_connections_max": 2}) as pair:
         await pair.open()
         second, _ = await pair.open()
-        with pytest.raises(MessagingError):
+        with pytest.raises(errors.MessagingError):
             await pair.client.tunnels.open(pair.server.address, pair.users)
         assert pair.server.statistics().connections_rejected == 1
         second.tunnel.close("room for another")
@@ -239,9 +229,9 @@ async def test_tunnels_count_as_opened_connections() -> None:
         await pair.open()
         # The idle connection made room for this one; no tunnel ever does.
         await pair.open()
-        with pytest.raises(ConnectError, match="all 2 connections are in use"):
+        with pytest.raises(errors.ConnectError, match="all 2 connections are in use"):
             await pair.open()
-        with pytest.raises(ConnectError, match="all 2 connections are in use"):
+        with pytest.raises(errors.ConnectError, match="all 2 connections are in use"):
             await pair.client.request(pair.server.address, "echo", b"")
 
 
@@ -253,11 +243,11 @@ async def test_idle_tunnels_stay_open() -> None:
 
 async def test_settings_are_checked() -> None:
     async with running_tunnels() as pair:
-        with pytest.raises(ConfigError, match="stop_accepting"):
+        with pytest.raises(errors.ConfigError, match="stop_accepting"):
             pair.server.tunnels.accept(Recorders())
-        with pytest.raises(ConfigError, match="role of 256 bytes"):
+        with pytest.raises(errors.ConfigError, match="role of 256 bytes"):
             pair.server.set_hello_role("r" * 256, None)
-        with pytest.raises(ConfigError, match="cannot be encoded"):
+        with pytest.raises(errors.ConfigError, match="cannot be encoded"):
             pair.server.set_hello_role("core", "\ud800")
         pair.server.set_hello_role("r" * 255, "z" * 255)
 
@@ -289,9 +279,9 @@ async def test_only_a_running_service_has_tunnels() -> None:
     await service.start()
     address = service.address
     await service.stop()
-    with pytest.raises(NotRunningError):
+    with pytest.raises(errors.NotRunningError):
         service.set_hello_role("core", None)
-    with pytest.raises(NotRunningError):
+    with pytest.raises(errors.NotRunningError):
         service.tunnels.accept(refuse)
-    with pytest.raises(NotRunningError):
+    with pytest.raises(errors.NotRunningError):
         await service.tunnels.open(address, refuse)

@@ -7,14 +7,7 @@ import enum
 import struct
 from hashlib import blake2b
 
-from postroad.core.errors import (
-    MessageTooLargeError,
-    MessagingError,
-    NoHandlerError,
-    Outcome,
-    RemoteHandlerError,
-    ReplyTimeoutError,
-)
+from postroad.core import errors
 from postroad.net import MessagingService, RawMessage
 from postroad.testing import LivenessFailure, SimCluster, require
 from tests.simulation.wire.plan import Job, Kind, Plan
@@ -79,9 +72,9 @@ class Calls:
         self.all[call.number] = call
         try:
             end = await self._exchange(service, address, call)
-        except MessagingError as error:
+        except errors.MessagingError as error:
             self._check_error(call, error)
-            end = End.EXPIRED if isinstance(error, ReplyTimeoutError) else End.FAILED
+            end = End.EXPIRED if isinstance(error, errors.ReplyTimeoutError) else End.FAILED
             self._log(call, f"{end.value}: {error!r}")
         except asyncio.CancelledError:
             end = End.CANCELLED
@@ -113,25 +106,25 @@ class Calls:
     def _is_undisturbed(self, call: Call) -> bool:
         return call.is_probe or self._plan.is_calm
 
-    def _check_error(self, call: Call, error: MessagingError) -> None:
-        call.is_not_sent = error.outcome is Outcome.NOT_SENT
+    def _check_error(self, call: Call, error: errors.MessagingError) -> None:
+        call.is_not_sent = error.outcome is errors.Outcome.NOT_SENT
         kind = call.job.kind
         if self.is_tainted:
             return
-        if isinstance(error, RemoteHandlerError):
+        if isinstance(error, errors.RemoteHandlerError):
             is_expected = kind is Kind.FAIL and FAILURE_TEXT in str(error)
             is_expected |= len(call.expected_reply) > self._accepted_max
-        elif isinstance(error, NoHandlerError):
+        elif isinstance(error, errors.NoHandlerError):
             is_expected = kind is Kind.NONE or not self._is_undisturbed(call)
-        elif isinstance(error, ReplyTimeoutError):
+        elif isinstance(error, errors.ReplyTimeoutError):
             is_expected = kind is Kind.NEVER or not self._is_undisturbed(call)
             self.require(call, self._sim.now >= call.deadline - 0.001, "expired early")
-        elif isinstance(error, MessageTooLargeError):
+        elif isinstance(error, errors.MessageTooLargeError):
             size = len(call.payload) + len(kind.value)
             is_expected = size > self._accepted_max
         else:
             is_expected = not self._is_undisturbed(call)
-        if isinstance(error, ReplyTimeoutError) and not is_expected:
+        if isinstance(error, errors.ReplyTimeoutError) and not is_expected:
             raise LivenessFailure(f"{call} got no reply although nothing was wrong")
         self.require(call, is_expected, f"got an unexpected error: {error!r}")
 

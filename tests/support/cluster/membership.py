@@ -24,21 +24,9 @@ from postroad.cluster.membership import (
     MembershipUpdate,
     MemberState,
     OutgoingPacket,
+    gossip,
 )
 from postroad.cluster.membership.context import MembershipContext
-from postroad.cluster.membership.gossip import (
-    GossipPacket,
-    GossipQueue,
-    MembershipPacket,
-    ProbeAckPacket,
-    ProbePacket,
-    PropertiesRequestPacket,
-    SyncReplyPacket,
-    SyncRequestPacket,
-    decode_packet,
-    encode_packet,
-    padding_for,
-)
 from postroad.cluster.membership.member_table import MemberTable
 from postroad.cluster.membership.members import leave_digest
 from postroad.core import Address
@@ -125,7 +113,7 @@ def make_machine(
 
 
 def make_member_table(name: str = "self", config: MembershipConfig | None = None) -> MemberTable:
-    return MemberTable(config or MembershipConfig(), make_record(name), GossipQueue())
+    return MemberTable(config or MembershipConfig(), make_record(name), gossip.GossipQueue())
 
 
 def make_context(
@@ -133,7 +121,7 @@ def make_context(
 ) -> MembershipContext:
     """Return the context of a state machine whose node is a member."""
     config = config or MembershipConfig()
-    gossip_queue = GossipQueue()
+    gossip_queue = gossip.GossipQueue()
     context = MembershipContext(
         config, MemberTable(config, make_record(name), gossip_queue), gossip_queue, Random(seed)
     )
@@ -143,13 +131,13 @@ def make_context(
 
 class SentPacket(NamedTuple):
     address: Address
-    packet: MembershipPacket
+    packet: gossip.MembershipPacket
     is_stream: bool
     peer: str | None = None
 
 
 def decode_outgoing(send: OutgoingPacket) -> SentPacket:
-    packet = decode_packet(send.payload, records_max=RECORDS_MAX)
+    packet = gossip.decode_packet(send.payload, records_max=RECORDS_MAX)
     return SentPacket(send.address, packet, send.is_stream, send.peer)
 
 
@@ -169,7 +157,7 @@ def receive_gossip(
     assert len({record.name for record in records}) == len(records), (
         "or the packet would be malformed"
     )
-    payload = encode_packet(GossipPacket(records=list(records)))
+    payload = gossip.encode_packet(gossip.GossipPacket(records=list(records)))
     reply = machine.receive(payload, source or Address("somewhere", 1), now)
     acknowledge_probes(machine, *records, now=now)
     if any(record.state is MemberState.SUSPECT for record in records):
@@ -188,12 +176,12 @@ def acknowledge_probes(machine: Membership, *records: MemberRecord, now: float) 
         probes = [packet for packet in machine._context.outgoing if number == _number_of(packet)]
         for send in probes:
             machine._context.outgoing.remove(send)
-        machine.receive(encode_packet(ack_of(record, number)), record.address, now)
+        machine.receive(gossip.encode_packet(ack_of(record, number)), record.address, now)
 
 
-def ack_of(record: MemberRecord, number: int) -> ProbeAckPacket:
+def ack_of(record: MemberRecord, number: int) -> gossip.ProbeAckPacket:
     """Return the ack of the node of the record."""
-    return ProbeAckPacket(
+    return gossip.ProbeAckPacket(
         nonce=number,
         name=record.name,
         instance=record.instance,
@@ -208,14 +196,20 @@ def _number_of(send: OutgoingPacket) -> int | None:
 
 
 def exchange(
-    machine: Membership, packet: MembershipPacket, *, now: float = START, name: str = "b"
-) -> MembershipPacket | None:
+    machine: Membership, packet: gossip.MembershipPacket, *, now: float = START, name: str = "b"
+) -> gossip.MembershipPacket | None:
     """Have a machine receive a packet from the node of that name, and return its reply."""
-    in_stream = isinstance(packet, SyncRequestPacket | SyncReplyPacket | PropertiesRequestPacket)
-    if isinstance(packet, ProbePacket) and not packet.padding:
-        packet = msgspec.structs.replace(packet, padding=padding_for(machine.local_member.name))
-    reply = machine.receive(encode_packet(packet), address_of(name), now, in_stream=in_stream)
-    return None if reply is None else decode_packet(reply, records_max=RECORDS_MAX)
+    in_stream = isinstance(
+        packet, gossip.SyncRequestPacket | gossip.SyncReplyPacket | gossip.PropertiesRequestPacket
+    )
+    if isinstance(packet, gossip.ProbePacket) and not packet.padding:
+        packet = msgspec.structs.replace(
+            packet, padding=gossip.padding_for(machine.local_member.name)
+        )
+    reply = machine.receive(
+        gossip.encode_packet(packet), address_of(name), now, in_stream=in_stream
+    )
+    return None if reply is None else gossip.decode_packet(reply, records_max=RECORDS_MAX)
 
 
 def join_alone(name: str = "a", *, config: MembershipConfig | None = None) -> Membership:

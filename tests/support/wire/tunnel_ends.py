@@ -17,16 +17,7 @@ from postroad.wire import ConnectionRole, HelloFrame, RequestFrame, WireConfig, 
 from tests.support.deadlines import eventually
 from tests.support.net.peers import CLUSTER, LOOPBACK, make_service
 from tests.support.net.scripts import RawPeer
-from tests.support.wire.pairs import (
-    QUIET,
-    Pair,
-    Side,
-    hello_frame,
-    make_config,
-    peer_hello,
-    server_config,
-    version3_frame,
-)
+from tests.support.wire import pairs
 
 PREAMBLE = b"\xeb\x6e\xec\x8a\x00\x03"
 """What the client of the worked examples opens a connection of version 3 with."""
@@ -38,38 +29,38 @@ def with_part(config: WireConfig, **changes: object) -> WireConfig:
     return msgspec.structs.replace(config, hello=hello)
 
 
-def tunnel_client(limits: Limits = QUIET, compressions: Sequence[str] = ()) -> WireConfig:
+def tunnel_client(limits: Limits = pairs.QUIET, compressions: Sequence[str] = ()) -> WireConfig:
     """What a node gives to the connection of a tunnel that it opens."""
-    config = make_config(limits=limits, compressions=compressions)
+    config = pairs.make_config(limits=limits, compressions=compressions)
     return with_part(config, role="satellite", is_tunnel=True)
 
 
-def tunnel_server(limits: Limits = QUIET) -> WireConfig:
-    return with_part(server_config(limits=limits), role="core", zone="north")
+def tunnel_server(limits: Limits = pairs.QUIET) -> WireConfig:
+    return with_part(pairs.server_config(limits=limits), role="core", zone="north")
 
 
 def tunnel_hello(receiver: ConnectionRole) -> HelloFrame:
     """What the peer of the end of that role says."""
-    peer = peer_hello(receiver)
+    peer = pairs.peer_hello(receiver)
     if receiver is ConnectionRole.CLIENT:
         return msgspec.structs.replace(peer, role="core", zone="north")
     return msgspec.structs.replace(peer, role="satellite", is_tunnel=True)
 
 
-def tunnel_side(role: ConnectionRole, *, is_taken: bool = True) -> Side:
+def tunnel_side(role: ConnectionRole, *, is_taken: bool = True) -> pairs.Side:
     """One end of a tunnel, whose peer is played by the test and has said hello."""
     is_client = role is ConnectionRole.CLIENT
-    side = Side(role, tunnel_client() if is_client else tunnel_server())
-    side.give((PREAMBLE[4:] if is_client else PREAMBLE) + hello_frame(tunnel_hello(role)))
+    side = pairs.Side(role, tunnel_client() if is_client else tunnel_server())
+    side.give((PREAMBLE[4:] if is_client else PREAMBLE) + pairs.hello_frame(tunnel_hello(role)))
     if is_client and is_taken:
-        side.give(version3_frame(5, id=1))
+        side.give(pairs.version3_frame(5, id=1))
     side.take()
     side.events.clear()
     return side
 
 
-def tunnel_pair(client: WireConfig | None = None, server: WireConfig | None = None) -> Pair:
-    pair = Pair(client or tunnel_client(), server or tunnel_server())
+def tunnel_pair(client: WireConfig | None = None, server: WireConfig | None = None) -> pairs.Pair:
+    pair = pairs.Pair(client or tunnel_client(), server or tunnel_server())
     pair.settle()
     pair.server.machine.ping(0)
     pair.settle()
@@ -164,7 +155,7 @@ async def running_tunnels(
 
 def raw_part(name: str, *, role: str = "", is_tunnel: bool = False) -> bytes:
     """The hello of a scripted peer that plays a part among cells."""
-    return hello_frame(
+    return pairs.hello_frame(
         HelloFrame(
             cluster=CLUSTER,
             name=name,
@@ -197,5 +188,7 @@ async def serve_raw_tunnel(peer: RawPeer, *frames: bytes) -> None:
     """Shake hands as a scripted server and take the tunnel; the frames follow the hello."""
     await peer.read(6)
     hello = raw_part("raw", role="core")
-    await peer.write(struct.pack(">h", 3) + hello + b"".join(frames) + version3_frame(5, id=1))
+    await peer.write(
+        struct.pack(">h", 3) + hello + b"".join(frames) + pairs.version3_frame(5, id=1)
+    )
     await peer.read_frame()

@@ -7,60 +7,21 @@ from collections.abc import Iterator
 import pytest
 
 from postroad.core import errors
-from postroad.core.errors import (
-    ClusterError,
-    ConfigError,
-    ConnectError,
-    ConnectionClosedError,
-    DeadLetterNotFoundError,
-    DuplicateNamePeerError,
-    DurableError,
-    FencedError,
-    IdempotencyConflictError,
-    InvalidJobError,
-    MalformedFrameError,
-    MemberNotFoundError,
-    MessageTooLargeError,
-    MessagingError,
-    MissingExtraError,
-    NoHandlerError,
-    NotRunningError,
-    OutboxFullError,
-    Outcome,
-    PostroadError,
-    ProtocolError,
-    ReceiverStateLostError,
-    Reject,
-    RemoteDecodeError,
-    RemoteHandlerError,
-    ReplyTimeoutError,
-    SenderStateLostError,
-    SendRejectedError,
-    StoreCorruptedError,
-    StoreError,
-    StoreLockedError,
-    StoreMismatchError,
-    StoreUnavailableError,
-    StreamDivergedError,
-    StreamMismatchError,
-    TlsError,
-    TransactionAbortedError,
-    UsageError,
-    WrongPeerError,
-)
 from postroad.core.timing import format_duration
 
 
-def descendants(root: type[PostroadError]) -> Iterator[type[PostroadError]]:
+def descendants(root: type[errors.PostroadError]) -> Iterator[type[errors.PostroadError]]:
     for child in root.__subclasses__():
         yield child
         yield from descendants(child)
 
 
-def tree() -> list[type[PostroadError]]:
+def tree() -> list[type[errors.PostroadError]]:
     """All classes of the module, the root first."""
-    ours = [error for error in descendants(PostroadError) if error.__module__ == errors.__name__]
-    return [PostroadError, *dict.fromkeys(ours)]
+    ours = [
+        error for error in descendants(errors.PostroadError) if error.__module__ == errors.__name__
+    ]
+    return [errors.PostroadError, *dict.fromkeys(ours)]
 
 
 def drawn_tree() -> dict[str, str | None]:
@@ -76,13 +37,13 @@ def drawn_tree() -> dict[str, str | None]:
     return parents
 
 
-MESSAGING = [error for error in tree() if issubclass(error, MessagingError)]
+MESSAGING = [error for error in tree() if issubclass(error, errors.MessagingError)]
 
 
 def test_the_drawing_shows_the_tree_and_the_builtin_bases() -> None:
     actual: dict[str, str | None] = {"PostroadError": None}
     for error in tree()[1:]:
-        (parent,) = (base for base in error.__bases__ if issubclass(base, PostroadError))
+        (parent,) = (base for base in error.__bases__ if issubclass(base, errors.PostroadError))
         actual[error.__name__] = parent.__name__
     assert drawn_tree() == actual
 
@@ -102,15 +63,15 @@ def test_every_class_has_a_docstring_and_a_code_of_its_own_that_follows_the_tree
     assert len(set(codes)) == len(codes)
 
     for error in tree():
-        if issubclass(error, ProtocolError):
+        if issubclass(error, errors.ProtocolError):
             assert 2000 <= error.code < 3000
-        elif issubclass(error, MessagingError):
+        elif issubclass(error, errors.MessagingError):
             assert 3000 <= error.code < 4000
-        elif issubclass(error, ClusterError):
+        elif issubclass(error, errors.ClusterError):
             assert 4000 <= error.code < 5000
-        elif issubclass(error, DurableError):
+        elif issubclass(error, errors.DurableError):
             assert 5000 <= error.code < 6000
-        elif issubclass(error, InvalidJobError):
+        elif issubclass(error, errors.InvalidJobError):
             assert 6000 <= error.code < 7000
         else:
             assert 1000 <= error.code < 2000
@@ -120,43 +81,43 @@ def test_every_class_has_a_docstring_and_a_code_of_its_own_that_follows_the_tree
 
     for error in DURABLE_ERRORS:
         for child in error.__subclasses__():
-            if error is not DurableError:
+            if error is not errors.DurableError:
                 assert error.code < child.code < error.code + 100
 
 
 def test_builtin_handlers_catch_it() -> None:
     for error, builtin in [
-        (ConfigError, ValueError),
-        (InvalidJobError, ValueError),
-        (UsageError, RuntimeError),
-        (MissingExtraError, ImportError),
-        (NotRunningError, RuntimeError),
-        (MessageTooLargeError, ValueError),
-        (ConnectError, ConnectionError),
-        (ConnectionClosedError, ConnectionError),
-        (TlsError, ConnectionError),
-        (WrongPeerError, ConnectionError),
-        (ReplyTimeoutError, TimeoutError),
-        (MemberNotFoundError, LookupError),
-        (DeadLetterNotFoundError, LookupError),
+        (errors.ConfigError, ValueError),
+        (errors.InvalidJobError, ValueError),
+        (errors.UsageError, RuntimeError),
+        (errors.MissingExtraError, ImportError),
+        (errors.NotRunningError, RuntimeError),
+        (errors.MessageTooLargeError, ValueError),
+        (errors.ConnectError, ConnectionError),
+        (errors.ConnectionClosedError, ConnectionError),
+        (errors.TlsError, ConnectionError),
+        (errors.WrongPeerError, ConnectionError),
+        (errors.ReplyTimeoutError, TimeoutError),
+        (errors.MemberNotFoundError, LookupError),
+        (errors.DeadLetterNotFoundError, LookupError),
     ]:
         assert issubclass(error, builtin), error
 
 
 REQUEST_ERRORS = {
-    MessagingError: (Outcome.UNKNOWN, False),
-    NotRunningError: (Outcome.NOT_SENT, False),
-    MessageTooLargeError: (Outcome.NOT_SENT, False),
-    ConnectError: (Outcome.NOT_SENT, True),
-    ConnectionClosedError: (Outcome.UNKNOWN, False),
-    TlsError: (Outcome.NOT_SENT, False),
-    WrongPeerError: (Outcome.NOT_SENT, True),
-    DuplicateNamePeerError: (Outcome.NOT_SENT, False),
-    ReplyTimeoutError: (Outcome.UNKNOWN, False),
-    RemoteDecodeError: (Outcome.REPLIED, False),
-    NoHandlerError: (Outcome.REPLIED, True),
-    RemoteHandlerError: (Outcome.REPLIED, False),
-    MemberNotFoundError: (Outcome.NOT_SENT, True),
+    errors.MessagingError: (errors.Outcome.UNKNOWN, False),
+    errors.NotRunningError: (errors.Outcome.NOT_SENT, False),
+    errors.MessageTooLargeError: (errors.Outcome.NOT_SENT, False),
+    errors.ConnectError: (errors.Outcome.NOT_SENT, True),
+    errors.ConnectionClosedError: (errors.Outcome.UNKNOWN, False),
+    errors.TlsError: (errors.Outcome.NOT_SENT, False),
+    errors.WrongPeerError: (errors.Outcome.NOT_SENT, True),
+    errors.DuplicateNamePeerError: (errors.Outcome.NOT_SENT, False),
+    errors.ReplyTimeoutError: (errors.Outcome.UNKNOWN, False),
+    errors.RemoteDecodeError: (errors.Outcome.REPLIED, False),
+    errors.NoHandlerError: (errors.Outcome.REPLIED, True),
+    errors.RemoteHandlerError: (errors.Outcome.REPLIED, False),
+    errors.MemberNotFoundError: (errors.Outcome.NOT_SENT, True),
 }
 
 
@@ -171,33 +132,33 @@ def test_outcome_and_retry_of_request_errors(subtests: pytest.Subtests) -> None:
 
 def test_errors_that_are_neither_about_requests_nor_stores_are_not_retryable() -> None:
     for error in tree():
-        if not issubclass(error, ClusterError | DurableError | MessagingError):
+        if not issubclass(error, errors.ClusterError | errors.DurableError | errors.MessagingError):
             assert error.retryable is False, error
 
 
 DURABLE_ERRORS = {
-    DurableError: False,
-    StoreError: False,
-    StoreLockedError: True,
-    StoreCorruptedError: False,
-    StoreMismatchError: False,
-    StoreUnavailableError: True,
-    SendRejectedError: False,
-    OutboxFullError: True,
-    IdempotencyConflictError: False,
-    StreamMismatchError: False,
-    SenderStateLostError: False,
-    ReceiverStateLostError: False,
-    StreamDivergedError: False,
-    FencedError: False,
-    TransactionAbortedError: True,
-    DeadLetterNotFoundError: False,
-    Reject: False,
+    errors.DurableError: False,
+    errors.StoreError: False,
+    errors.StoreLockedError: True,
+    errors.StoreCorruptedError: False,
+    errors.StoreMismatchError: False,
+    errors.StoreUnavailableError: True,
+    errors.SendRejectedError: False,
+    errors.OutboxFullError: True,
+    errors.IdempotencyConflictError: False,
+    errors.StreamMismatchError: False,
+    errors.SenderStateLostError: False,
+    errors.ReceiverStateLostError: False,
+    errors.StreamDivergedError: False,
+    errors.FencedError: False,
+    errors.TransactionAbortedError: True,
+    errors.DeadLetterNotFoundError: False,
+    errors.Reject: False,
 }
 
 
 def test_retry_of_durable_errors(subtests: pytest.Subtests) -> None:
-    assert set(DURABLE_ERRORS) == {kind for kind in tree() if issubclass(kind, DurableError)}
+    assert set(DURABLE_ERRORS) == {kind for kind in tree() if issubclass(kind, errors.DurableError)}
 
     for error, retryable in DURABLE_ERRORS.items():
         with subtests.test(retryable=retryable):
@@ -214,23 +175,25 @@ def test_messaging_error_text_contains_the_request_context(subtests: pytest.Subt
                 assert part in str(raised)
             assert raised.args == ("why",)
 
-    raised = ReplyTimeoutError("no reply", peer="10.0.0.2:1", subject="a", elapsed_s=2, timeout_s=2)
+    raised = errors.ReplyTimeoutError(
+        "no reply", peer="10.0.0.2:1", subject="a", elapsed_s=2, timeout_s=2
+    )
     assert str(raised) == (
         "no reply [subject 'a' to 10.0.0.2:1 after 2 s of 2 s allowed; outcome unknown]"
     )
 
     for lost, text in [
-        (MessagingError("lost"), "lost"),
-        (MessagingError("lost", peer="b:1"), "lost [to b:1; outcome unknown]"),
-        (MessagingError("lost", subject="s"), "lost [subject 's'; outcome unknown]"),
+        (errors.MessagingError("lost"), "lost"),
+        (errors.MessagingError("lost", peer="b:1"), "lost [to b:1; outcome unknown]"),
+        (errors.MessagingError("lost", subject="s"), "lost [subject 's'; outcome unknown]"),
         (
-            ConnectError("lost", subject="s", peer="b:1"),
+            errors.ConnectError("lost", subject="s", peer="b:1"),
             "lost [subject 's' to b:1; outcome not sent]",
         ),
     ]:
         assert str(lost) == text
 
-    text = str(ConnectError("refused", peer="b:1", elapsed_s=1.5, timeout_s=3))
+    text = str(errors.ConnectError("refused", peer="b:1", elapsed_s=1.5, timeout_s=3))
     assert "b:1" in text
     assert "1.5 s" in text
     assert "3 s" in text
@@ -239,11 +202,15 @@ def test_messaging_error_text_contains_the_request_context(subtests: pytest.Subt
 def test_messaging_error_with_context_copies_for_one_message(subtests: pytest.Subtests) -> None:
     for error in MESSAGING:
         with subtests.test(error=error):
-            shared = error("lost", outcome=Outcome.NOT_SENT, retryable=True)
+            shared = error("lost", outcome=errors.Outcome.NOT_SENT, retryable=True)
             copy = shared.with_context(peer="b:1", subject="echo", elapsed_s=0.5, timeout_s=2)
             assert type(copy) is error
             assert copy is not shared
-            assert (copy.detail, copy.outcome, copy.retryable) == ("lost", Outcome.NOT_SENT, True)
+            assert (copy.detail, copy.outcome, copy.retryable) == (
+                "lost",
+                errors.Outcome.NOT_SENT,
+                True,
+            )
             assert (copy.peer, copy.subject, copy.elapsed_s, copy.timeout_s) == (
                 "b:1",
                 "echo",
@@ -252,41 +219,45 @@ def test_messaging_error_with_context_copies_for_one_message(subtests: pytest.Su
             )
             assert shared.subject is None
 
-    shared = ConnectionClosedError("lost", peer="b:1 (beta)")
+    shared = errors.ConnectionClosedError("lost", peer="b:1 (beta)")
     assert shared.with_context(peer="b:1", subject="echo", elapsed_s=1).peer == "b:1 (beta)"
 
-    failure = RemoteHandlerError("boom")
+    failure = errors.RemoteHandlerError("boom")
     failure.remote_code = 3300
     copy = failure.with_context(peer="b:1", subject="echo", elapsed_s=1)
     assert copy.remote_code == 3300
 
-    assert RemoteHandlerError("boom").remote_code == 0
+    assert errors.RemoteHandlerError("boom").remote_code == 0
 
 
 def test_outcome_and_retry_can_be_overridden() -> None:
-    raised = NotRunningError("stopped in flight", outcome=Outcome.UNKNOWN, retryable=True)
-    assert raised.outcome is Outcome.UNKNOWN
+    raised = errors.NotRunningError(
+        "stopped in flight", outcome=errors.Outcome.UNKNOWN, retryable=True
+    )
+    assert raised.outcome is errors.Outcome.UNKNOWN
     assert raised.retryable
-    assert NotRunningError.outcome is Outcome.NOT_SENT
-    assert not NotRunningError.retryable
+    assert errors.NotRunningError.outcome is errors.Outcome.NOT_SENT
+    assert not errors.NotRunningError.retryable
 
-    for outcome, retryable in [(Outcome.NOT_SENT, True), (Outcome.UNKNOWN, False)]:
-        assert ConnectionClosedError("closed", outcome=outcome).retryable is retryable, retryable
+    for outcome, retryable in [(errors.Outcome.NOT_SENT, True), (errors.Outcome.UNKNOWN, False)]:
+        assert errors.ConnectionClosedError("closed", outcome=outcome).retryable is retryable, (
+            retryable
+        )
 
 
 def test_errors_keep_their_details() -> None:
-    assert MalformedFrameError("bad").request_id is None
-    assert MalformedFrameError("bad", 7).request_id == 7
-    assert str(MalformedFrameError("bad", 7)) == "bad"
+    assert errors.MalformedFrameError("bad").request_id is None
+    assert errors.MalformedFrameError("bad", 7).request_id == 7
+    assert str(errors.MalformedFrameError("bad", 7)) == "bad"
 
-    raised = MissingExtraError("zstd", "compression 'zstd'")
+    raised = errors.MissingExtraError("zstd", "compression 'zstd'")
     assert raised.extra == "zstd"
     assert str(raised) == (
         "compression 'zstd' needs the extra 'zstd', which postroad was installed without: "
         "pip install '.[zstd]' in a clone of its repository, or 'FILE.whl[zstd]'"
     )
 
-    invalid = InvalidJobError("job 'a' has 2 problems", ["one", "two"])
+    invalid = errors.InvalidJobError("job 'a' has 2 problems", ["one", "two"])
     arrived = pickle.loads(pickle.dumps(invalid))
     assert str(arrived) == "job 'a' has 2 problems"
     assert arrived.problems == ["one", "two"]

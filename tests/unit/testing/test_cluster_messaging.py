@@ -5,13 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from postroad.core.errors import (
-    ConnectError,
-    ConnectionClosedError,
-    MessagingError,
-    Outcome,
-    ReplyTimeoutError,
-)
+from postroad.core import errors
 from postroad.net import DatagramService, Limits, MessagingService, RawMessage
 from postroad.testing import SimCluster, SimNode
 from tests.support.tiers import by_tier
@@ -94,7 +88,7 @@ def test_peer_that_restarts_is_found_again(town: Town) -> None:
     _, beta = town.nodes
     town.ask()
     beta.kill()
-    with pytest.raises((ConnectError, ConnectionClosedError)):
+    with pytest.raises((errors.ConnectError, errors.ConnectionClosedError)):
         town.ask()
     beta.start()
     town.sim.run_for(0.1)
@@ -123,9 +117,9 @@ def test_silent_peer_is_detected_by_heartbeats(town: Town) -> None:
 def test_outcome_of_a_request_in_a_partition_is_unknown(town: Town) -> None:
     town.ask()
     town.sim.network.partition({"alpha"}, {"beta"})
-    with pytest.raises(ReplyTimeoutError) as failure:
+    with pytest.raises(errors.ReplyTimeoutError) as failure:
         town.ask(timeout=1.0)
-    assert failure.value.outcome is Outcome.UNKNOWN
+    assert failure.value.outcome is errors.Outcome.UNKNOWN
     town.sim.network.heal()
     town.sim.run_for(1.0)
     assert town.ask() == b"hello"
@@ -164,7 +158,7 @@ def test_storm(seed: int) -> None:
                     reply = await town.services["alpha"].request(
                         f"{target}:7000", "echo", payload, timeout=2.0
                     )
-                except MessagingError:
+                except errors.MessagingError:
                     continue
                 assert reply == payload
                 answered += 1
@@ -296,7 +290,7 @@ def test_a_killed_peer_and_one_without_power(tunnel_town: TunnelTown) -> None:
     tunnel_town.core.lose_power()
     tunnel_town.sim.run_for(4.0)
     assert len(near.reasons) == 1 and "PeerTimeoutError" in near.reasons[0]
-    with pytest.raises(MessagingError):
+    with pytest.raises(errors.MessagingError):
         tunnel_town.open()
 
 

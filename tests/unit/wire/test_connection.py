@@ -21,19 +21,7 @@ from postroad.wire import (
     ReplyStatus,
     RequestFrame,
 )
-from tests.support.wire.pairs import (
-    CLIENT_ADDRESS,
-    QUIET,
-    SERVER_ADDRESS,
-    Pair,
-    Side,
-    byte_by_byte,
-    make_config,
-    open_pair,
-    open_side,
-    server_config,
-    whole,
-)
+from tests.support.wire import pairs
 
 DIALECTS = {
     "documented 1": DOCUMENTED.up_to(1),
@@ -50,17 +38,18 @@ def profile(request: pytest.FixtureRequest) -> ProtocolProfile:
     return DIALECTS[request.param]
 
 
-def pair_of(profile: ProtocolProfile, limits: Limits = QUIET) -> Pair:
-    return open_pair(
-        make_config(profile=profile, limits=limits), server_config(profile=profile, limits=limits)
+def pair_of(profile: ProtocolProfile, limits: Limits = pairs.QUIET) -> pairs.Pair:
+    return pairs.open_pair(
+        pairs.make_config(profile=profile, limits=limits),
+        pairs.server_config(profile=profile, limits=limits),
     )
 
 
-@pytest.mark.parametrize("split", [whole, byte_by_byte])
+@pytest.mark.parametrize("split", [pairs.whole, pairs.byte_by_byte])
 def test_two_sides_open(
     profile: ProtocolProfile, split: Callable[[bytes], Sequence[bytes]]
 ) -> None:
-    pair = Pair(make_config(profile=profile), server_config(profile=profile))
+    pair = pairs.Pair(pairs.make_config(profile=profile), pairs.server_config(profile=profile))
     pair.settle(split)
     for side in (pair.client, pair.server):
         assert side.events == [ConnectionOpened(profile.versions[-1])]
@@ -70,11 +59,11 @@ def test_two_sides_open(
 
 
 def test_the_client_speaks_first_and_quiet_is_no_fault(profile: ProtocolProfile) -> None:
-    client = Side(ConnectionRole.CLIENT, make_config(profile=profile))
+    client = pairs.Side(ConnectionRole.CLIENT, pairs.make_config(profile=profile))
     assert client.has_data
     assert len(client.take()) == 6
     assert not client.has_data
-    assert not Side(ConnectionRole.SERVER, server_config(profile=profile)).has_data
+    assert not pairs.Side(ConnectionRole.SERVER, pairs.server_config(profile=profile)).has_data
 
     pair = pair_of(profile)
     pair.tick(1e6)
@@ -83,12 +72,12 @@ def test_the_client_speaks_first_and_quiet_is_no_fault(profile: ProtocolProfile)
 
 def test_an_older_side_decides_and_repr_tells_the_version() -> None:
     for client, server in ((DOCUMENTED, DOCUMENTED.up_to(2)), (DOCUMENTED.up_to(1), DOCUMENTED)):
-        pair = Pair(make_config(profile=client), server_config(profile=server))
+        pair = pairs.Pair(pairs.make_config(profile=client), pairs.server_config(profile=server))
         pair.settle()
         expected = min(client.versions[-1], server.versions[-1])
         assert (pair.client.machine.version, pair.server.machine.version) == (expected, expected)
 
-    pair = Pair()
+    pair = pairs.Pair()
     assert repr(pair.client.machine) == "<WireConnection client version 0 handshake>"
     pair.settle()
     assert repr(pair.client.machine) == "<WireConnection client server version 3 open>"
@@ -103,8 +92,8 @@ def test_each_side_learns_the_address_of_the_other(profile: ProtocolProfile) -> 
     pair.server.machine.reply(1, ReplyStatus.OK, b"answer")
     pair.settle()
     assert pair.client.events == [ReplyFrame(1, ReplyStatus.OK, b"answer")]
-    assert pair.server.machine.sender == CLIENT_ADDRESS
-    assert pair.client.machine.sender == SERVER_ADDRESS
+    assert pair.server.machine.sender == pairs.CLIENT_ADDRESS
+    assert pair.client.machine.sender == pairs.SERVER_ADDRESS
 
 
 def test_connection_sender_before_it_arrives_is_none() -> None:
@@ -112,10 +101,10 @@ def test_connection_sender_before_it_arrives_is_none() -> None:
     assert pair.server.machine.sender is None
     assert pair.client.machine.sender is None
 
-    config = make_config(
+    config = pairs.make_config(
         profile=DOCUMENTED.up_to(1), address=Address("node.example", 1), advertised_ip="::1"
     )
-    pair = open_pair(config, server_config())
+    pair = pairs.open_pair(config, pairs.server_config())
     pair.client.machine.request(1, "echo", b"", 0)
     pair.settle()
     assert pair.server.machine.sender == Address("::1", 1)
@@ -183,7 +172,7 @@ def test_messages_of_the_largest_size_go_straight_to_their_room(profile: Protoco
 def test_an_unfinished_handshake_is_given_up(profile: ProtocolProfile) -> None:
     limits = Limits(handshake_timeout_s=5)
     for role in ConnectionRole:
-        side = Side(role, make_config(profile=profile, limits=limits), now=100)
+        side = pairs.Side(role, pairs.make_config(profile=profile, limits=limits), now=100)
         assert side.machine.deadline() == 105
         side.tick(104.9)
         assert side.failure is None
@@ -195,7 +184,9 @@ def test_an_unfinished_handshake_is_given_up(profile: ProtocolProfile) -> None:
 
 
 def test_an_unfinished_handshake_that_trickles_or_was_held_up_is_given_up() -> None:
-    side = Side(ConnectionRole.CLIENT, make_config(limits=Limits(handshake_timeout_s=5)))
+    side = pairs.Side(
+        ConnectionRole.CLIENT, pairs.make_config(limits=Limits(handshake_timeout_s=5))
+    )
     side.machine.extend_deadlines(1, 3)
     assert side.machine.deadline() == 5, "it has more than a second anyway"
     side.machine.extend_deadlines(4, 9)
@@ -203,15 +194,17 @@ def test_an_unfinished_handshake_that_trickles_or_was_held_up_is_given_up() -> N
     side.tick(13)
     assert isinstance(side.failure, PeerTimeoutError)
 
-    server = Side(ConnectionRole.SERVER, server_config(limits=Limits(handshake_timeout_s=5)))
-    for now, piece in enumerate(byte_by_byte(b"\xeb\x6e\xec\x8a\x00")):
+    server = pairs.Side(
+        ConnectionRole.SERVER, pairs.server_config(limits=Limits(handshake_timeout_s=5))
+    )
+    for now, piece in enumerate(pairs.byte_by_byte(b"\xeb\x6e\xec\x8a\x00")):
         server.tick(now)
         server.give(piece)
     assert server.machine.deadline() == 5
     server.tick(5)
     assert isinstance(server.failure, PeerTimeoutError)
 
-    server = Side(ConnectionRole.SERVER)
+    server = pairs.Side(ConnectionRole.SERVER)
     server.give(b"random bytes")
     failure = server.failure
     assert failure is not None
@@ -219,14 +212,14 @@ def test_an_unfinished_handshake_that_trickles_or_was_held_up_is_given_up() -> N
     assert server.failure is failure
 
 
-def slow_server(limits: Limits) -> Side:
+def slow_server(limits: Limits) -> pairs.Side:
     """An open server of version 2 that has heard of its client, at time 0."""
-    server = Side(ConnectionRole.SERVER, server_config(limits=limits))
+    server = pairs.Side(ConnectionRole.SERVER, pairs.server_config(limits=limits))
     server.give(b"\xeb\x6e\xec\x8a\x00\x02" + b"\x00\x01h\x00\x00\x00\x01")
     return server
 
 
-def run_until(side: Side, now: float) -> None:
+def run_until(side: pairs.Side, now: float) -> None:
     """Tick whenever the machine asks for it, up to that time."""
     while side.machine.deadline() <= now:
         side.tick(side.machine.deadline())
@@ -255,7 +248,7 @@ def test_a_frame_that_does_not_end_is_given_up() -> None:
 
 def test_a_frame_has_time_by_its_size_and_trickling_does_not_help() -> None:
     server = slow_server(Limits(frame_timeout_s=8))
-    for byte in byte_by_byte(b"\x01" + bytes(7) + b"\x01\x00\x00\x04\x00" + bytes(1_024)):
+    for byte in pairs.byte_by_byte(b"\x01" + bytes(7) + b"\x01\x00\x00\x04\x00" + bytes(1_024)):
         if server.failure is not None:
             break
         server.give(byte)
@@ -288,7 +281,7 @@ def test_connection_has_a_deadline_unless_reading_is_paused() -> None:
         assert server.now < due <= server.now + 30
         server.tick(due)
     assert server.failure is None
-    assert open_side(ConnectionRole.SERVER, 2).machine.round_trip_s is None
+    assert pairs.open_side(ConnectionRole.SERVER, 2).machine.round_trip_s is None
 
     server = slow_server(Limits(frame_timeout_s=10))
     server.give(b"\x01")
@@ -304,7 +297,7 @@ def test_connection_has_a_deadline_unless_reading_is_paused() -> None:
 
 @pytest.mark.parametrize("role", ConnectionRole)
 def test_goodbye_in_the_greeting_says_nothing_and_ends(role: ConnectionRole) -> None:
-    side = Side(role)
+    side = pairs.Side(role)
     side.take()
     for _ in range(2):
         side.machine.goodbye("stopping")

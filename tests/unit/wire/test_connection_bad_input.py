@@ -25,38 +25,22 @@ from postroad.wire import (
     RequestFrame,
 )
 from postroad.wire.compression import load_algorithm
-from tests.support.wire.pairs import (
-    FEEDINGS,
-    Side,
-    byte_by_byte,
-    changed_hello,
-    cut_at,
-    cut_version3,
-    greeted_side,
-    hello_fields,
-    hello_frame,
-    make_config,
-    open_side,
-    peer_hello,
-    server_config,
-    two_pieces,
-    version3_frame,
-)
+from tests.support.wire import pairs
 
 PREAMBLE = b"\xeb\x6e\xec\x8a"
 SENDER = b"\x00\x01h\x00\x00\x00\x01"
 PROFILES = {"documented": DOCUMENTED, "zeebe": ZEEBE}
 
 
-def assert_closed(side: Side, failure: type[RemoteProtocolError], text: str = "") -> None:
+def assert_closed(side: pairs.Side, failure: type[RemoteProtocolError], text: str = "") -> None:
     assert type(side.failure) is failure
     assert text in str(side.failure)
     assert side.machine.state is ConnectionState.CLOSED
 
 
-def older_side(role: ConnectionRole, profile: ProtocolProfile) -> Side:
+def older_side(role: ConnectionRole, profile: ProtocolProfile) -> pairs.Side:
     """A side of version 2 whose peer has told its address."""
-    side = open_side(role, 2, profile)
+    side = pairs.open_side(role, 2, profile)
     side.give(SENDER)
     side.events.clear()
     return side
@@ -71,19 +55,19 @@ def profile(request: pytest.FixtureRequest) -> ProtocolProfile:
 def test_random_bytes(profile: ProtocolProfile, seed: int) -> None:
     noise = random.Random(seed).randbytes(1_000)
     for role in ConnectionRole:
-        side = Side(role, make_config(profile=profile))
+        side = pairs.Side(role, pairs.make_config(profile=profile))
         side.take()
-        side.give(*byte_by_byte(noise))
+        side.give(*pairs.byte_by_byte(noise))
         assert_closed(side, HandshakeRejectedError)
 
 
 def test_a_wrong_preamble_is_answered_with_nothing_and_ends_it(profile: ProtocolProfile) -> None:
-    server = Side(ConnectionRole.SERVER, server_config(profile=profile))
+    server = pairs.Side(ConnectionRole.SERVER, pairs.server_config(profile=profile))
     server.give(b"\xeb\x6e\xec\x8b\x00\x02")
     assert_closed(server, HandshakeRejectedError, "preamble eb 6e ec 8b is not eb 6e ec 8a")
     assert not server.has_data
 
-    server = Side(ConnectionRole.SERVER, server_config(profile=profile))
+    server = pairs.Side(ConnectionRole.SERVER, pairs.server_config(profile=profile))
     server.give(b"wrong!")
     assert server.give(PREAMBLE + b"\x00\x02") == []
     assert not server.has_data
@@ -95,24 +79,24 @@ def test_other_protocols_and_tls_are_refused(
     for line in [b"GET / HTTP/1.1\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b"INFO {}"]:
         with subtests.test(line=line):
             for role in ConnectionRole:
-                side = Side(role, make_config(profile=profile))
+                side = pairs.Side(role, pairs.make_config(profile=profile))
                 side.give(line)
                 assert_closed(side, HandshakeRejectedError)
 
     for record in ["16 03 01 02 00 01 00 01 fc 03 03", "15 03 03 00 02 02 46"]:
         with subtests.test(record=record):
-            server = Side(ConnectionRole.SERVER, server_config(profile=profile))
+            server = pairs.Side(ConnectionRole.SERVER, pairs.server_config(profile=profile))
             server.give(bytes.fromhex(record))
             assert_closed(server, HandshakeRejectedError, "the peer speaks TLS")
 
-    client = Side(ConnectionRole.CLIENT, make_config(profile=profile))
+    client = pairs.Side(ConnectionRole.CLIENT, pairs.make_config(profile=profile))
     client.give(bytes.fromhex("15 03 03 00 02 02 46"))
     assert_closed(client, HandshakeRejectedError, "the peer speaks TLS")
 
 
 @pytest.mark.parametrize("answer", [-1, 0, 4, 99])
 def test_the_client_closes_on_an_unknown_version(profile: ProtocolProfile, answer: int) -> None:
-    client = Side(ConnectionRole.CLIENT, make_config(profile=profile))
+    client = pairs.Side(ConnectionRole.CLIENT, pairs.make_config(profile=profile))
     client.take()
     client.give((PREAMBLE if profile is ZEEBE else b"") + struct.pack(">h", answer))
     assert_closed(client, HandshakeRejectedError, f"the peer answered version {answer}")
@@ -120,14 +104,14 @@ def test_the_client_closes_on_an_unknown_version(profile: ProtocolProfile, answe
 
 
 def test_a_handshake_or_answer_cut_anywhere_is_waited_for(profile: ProtocolProfile) -> None:
-    for first, second in two_pieces(PREAMBLE + b"\x00\x02"):
-        server = Side(ConnectionRole.SERVER, server_config(profile=profile))
+    for first, second in pairs.two_pieces(PREAMBLE + b"\x00\x02"):
+        server = pairs.Side(ConnectionRole.SERVER, pairs.server_config(profile=profile))
         assert server.give(first) == []
         assert not server.has_data
         assert server.give(second) == [ConnectionOpened(2)]
 
-    for first, second in two_pieces((PREAMBLE if profile is ZEEBE else b"") + b"\x00\x02"):
-        client = Side(ConnectionRole.CLIENT, make_config(profile=profile))
+    for first, second in pairs.two_pieces((PREAMBLE if profile is ZEEBE else b"") + b"\x00\x02"):
+        client = pairs.Side(ConnectionRole.CLIENT, pairs.make_config(profile=profile))
         assert client.give(first) == []
         assert client.give(second) == [ConnectionOpened(2)]
 
@@ -147,13 +131,13 @@ def test_a_bad_address_ends_the_connection(
     ]:
         with subtests.test(sender=sender):
             for role in ConnectionRole:
-                side = open_side(role, 2, profile)
+                side = pairs.open_side(role, 2, profile)
                 side.give(bytes.fromhex(sender))
                 assert_closed(side, MalformedFrameError, "sender")
 
     for sender in ["05 00", "ff ff", "04 7f 00 00 01 00 01 00 00"]:
         with subtests.test(sender=sender):
-            server = open_side(ConnectionRole.SERVER, 1, profile)
+            server = pairs.open_side(ConnectionRole.SERVER, 1, profile)
             server.give(bytes.fromhex(sender))
             assert_closed(server, MalformedFrameError, "sender")
 
@@ -176,7 +160,7 @@ def test_impossible_lengths_take_no_memory(
     assert_closed(server, failure)
 
 
-def peak_bytes(side: Side, data: bytes) -> int:
+def peak_bytes(side: pairs.Side, data: bytes) -> int:
     tracemalloc.start()
     try:
         side.give(data)
@@ -185,7 +169,7 @@ def peak_bytes(side: Side, data: bytes) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("feed", FEEDINGS)
+@pytest.mark.parametrize("feed", pairs.FEEDINGS)
 def test_a_subject_that_is_no_text_is_answered_before_the_end(
     profile: ProtocolProfile, feed: str
 ) -> None:
@@ -197,11 +181,11 @@ def test_a_subject_that_is_no_text_is_answered_before_the_end(
         "zeebe": (b"\x01\x06\x00\x00\x01a", b"\x01\x07\x00\x00\x02\xc3\x28"),
     }[profile.name]
     server = older_side(ConnectionRole.SERVER, profile)
-    server.give(*FEEDINGS[feed]([good, bad]))
+    server.give(*pairs.FEEDINGS[feed]([good, bad]))
     assert server.events == [RequestFrame(6, "a", b"")]
     assert_closed(server, MalformedFrameError, "subject is not valid UTF-8")
 
-    client = open_side(ConnectionRole.CLIENT, 2, profile)
+    client = pairs.open_side(ConnectionRole.CLIENT, 2, profile)
     (reply,) = client.give(server.take())
     assert isinstance(reply, ReplyFrame)
     assert (reply.id, reply.status) == (7, 3)
@@ -222,8 +206,10 @@ def test_an_unknown_status_ends_it_after_the_frames_before(profile: ProtocolProf
 
 
 def test_closed_connection_ignores_data_in_its_buffer() -> None:
-    server = greeted_side(ConnectionRole.SERVER)
-    begin, end = cut_at(version3_frame(1, b"echo" + bytes(200_000), short=4, id=7), [100_000])
+    server = pairs.greeted_side(ConnectionRole.SERVER)
+    begin, end = pairs.cut_at(
+        pairs.version3_frame(1, b"echo" + bytes(200_000), short=4, id=7), [100_000]
+    )
     server.give(begin)
     assert server.machine.wants_buffer
     room = server.machine.receive_buffer()
@@ -259,38 +245,38 @@ def test_version_3_malformed_frame_is_answered_with_goodbye(subtests: pytest.Sub
                     FrameTooLargeError,
                     "4294967279 bytes",
                 ),
-                (version3_frame(99), MalformedFrameError, "unknown frame type 99"),
-                (version3_frame(0), MalformedFrameError, "unknown frame type 0"),
-                (version3_frame(2, short=5), MalformedFrameError, "unknown status 5"),
-                (version3_frame(5, b"!"), FrameTooLargeError, "1 bytes was announced, 0"),
+                (pairs.version3_frame(99), MalformedFrameError, "unknown frame type 99"),
+                (pairs.version3_frame(0), MalformedFrameError, "unknown frame type 0"),
+                (pairs.version3_frame(2, short=5), MalformedFrameError, "unknown status 5"),
+                (pairs.version3_frame(5, b"!"), FrameTooLargeError, "1 bytes was announced, 0"),
                 (
-                    version3_frame(2, bytes(600), flags=2),
+                    pairs.version3_frame(2, bytes(600), flags=2),
                     MalformedFrameError,
                     "no compression was negotiated",
                 ),
             ]
         ):
             with subtests.test(role=role, frame=frame):
-                side = greeted_side(role)
+                side = pairs.greeted_side(role)
                 side.take()
                 assert peak_bytes(side, frame) < 64 * 1024
                 assert_closed(side, failure, text)
-                (goodbye,) = cut_version3(side.take())
+                (goodbye,) = pairs.cut_version3(side.take())
                 assert (goodbye.kind, goodbye.word) == (7, failure.code)
                 assert text in goodbye.body.decode()
 
 
 def test_a_bad_request_is_answered_before_the_end(subtests: pytest.Subtests) -> None:
     for frame in [
-        version3_frame(1, b"\xff", short=1, id=7),
-        version3_frame(1, b"echo" + bytes(600), flags=2, short=4, id=7),
+        pairs.version3_frame(1, b"\xff", short=1, id=7),
+        pairs.version3_frame(1, b"echo" + bytes(600), flags=2, short=4, id=7),
     ]:
         with subtests.test(frame=frame):
-            server = greeted_side(ConnectionRole.SERVER)
+            server = pairs.greeted_side(ConnectionRole.SERVER)
             server.take()
             server.give(frame)
             assert_closed(server, MalformedFrameError)
-            reply, goodbye = cut_version3(server.take())
+            reply, goodbye = pairs.cut_version3(server.take())
             assert (reply.kind, reply.id, reply.short, reply.word) == (
                 2,
                 7,
@@ -303,11 +289,13 @@ def test_a_bad_request_is_answered_before_the_end(subtests: pytest.Subtests) -> 
 @pytest.mark.parametrize("name", ["zlib", "zstd"])
 @pytest.mark.parametrize("announced", [1_000, 64 * 1024 * 1024])
 def test_a_decompression_bomb(name: str, announced: int) -> None:
-    server = Side(ConnectionRole.SERVER, make_config("server", compressions=[name]))
-    server.give(PREAMBLE + b"\x00\x03" + changed_hello(ConnectionRole.SERVER, compressions=(name,)))
+    server = pairs.Side(ConnectionRole.SERVER, pairs.make_config("server", compressions=[name]))
+    server.give(
+        PREAMBLE + b"\x00\x03" + pairs.changed_hello(ConnectionRole.SERVER, compressions=(name,))
+    )
     packed = load_algorithm(name).compress(bytes(64 * 1024 * 1024))
     body = b"echo" + struct.pack(">I", announced) + packed
-    data = version3_frame(1, body, flags=2, short=4, id=7)
+    data = pairs.version3_frame(1, body, flags=2, short=4, id=7)
     assert peak_bytes(server, data) < 4 * 1024 * 1024
     assert isinstance(server.failure, MalformedFrameError | FrameTooLargeError)
     assert server.events == [ConnectionOpened(3)]
@@ -317,14 +305,14 @@ def test_a_bad_hello_ends_the_connection(subtests: pytest.Subtests) -> None:
     for role in ConnectionRole:
         for body, failure, text in [
             (b"", MalformedFrameError, "hello lacks its cluster"),
-            (hello_fields({1: b"c"}), MalformedFrameError, "hello lacks its name"),
+            (pairs.hello_fields({1: b"c"}), MalformedFrameError, "hello lacks its name"),
             (
-                hello_fields({1: b"c", 2: b"a@b", 3: bytes(8), 6: b"\x01" * 4}),
+                pairs.hello_fields({1: b"c", 2: b"a@b", 3: bytes(8), 6: b"\x01" * 4}),
                 MalformedFrameError,
                 "a@b",
             ),
             (
-                hello_fields({1: b"c", 2: b"a", 3: b"", 6: b"\x01" * 4}),
+                pairs.hello_fields({1: b"c", 2: b"a", 3: b"", 6: b"\x01" * 4}),
                 MalformedFrameError,
                 "incarnation",
             ),
@@ -332,15 +320,15 @@ def test_a_bad_hello_ends_the_connection(subtests: pytest.Subtests) -> None:
             (bytes(HELLO_BYTES_MAX + 1), FrameTooLargeError, f"{HELLO_BYTES_MAX} are accepted"),
         ]:
             with subtests.test(role=role, body=body):
-                side = open_side(role, 3)
-                side.give(version3_frame(3, body))
+                side = pairs.open_side(role, 3)
+                side.give(pairs.version3_frame(3, body))
                 assert_closed(side, failure, text)
                 assert side.machine.peer is None
 
 
 @pytest.mark.parametrize("role", ConnectionRole)
 def test_a_hello_cut_anywhere_is_waited_for(role: ConnectionRole) -> None:
-    for first, second in two_pieces(hello_frame(peer_hello(role))):
-        side = open_side(role, 3)
+    for first, second in pairs.two_pieces(pairs.hello_frame(pairs.peer_hello(role))):
+        side = pairs.open_side(role, 3)
         assert side.give(first) == []
         assert side.give(second) == [ConnectionOpened(3)]

@@ -8,12 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from postroad.core.errors import (
-    ConfigError,
-    DuplicateNameHandshakeError,
-    HandshakeRejectedError,
-    UnexpectedFrameError,
-)
+from postroad.core import errors
 from postroad.wire import (
     DOCUMENTED,
     ZEEBE,
@@ -73,7 +68,7 @@ def test_certificate_and_secret_are_both_required() -> None:
     assert pair.server.events == OPENED
     pair = Pair(make_config(secret=OTHER), server_config(secret=SECRET), client_names=names)
     pair.settle()
-    assert isinstance(pair.server.failure, HandshakeRejectedError)
+    assert isinstance(pair.server.failure, errors.HandshakeRejectedError)
     pair = Pair(
         make_config(secret=SECRET), server_config(secret=SECRET), client_names=frozenset("x")
     )
@@ -107,7 +102,7 @@ def test_setup_with_another_secret_or_none_is_rejected_on_both_sides(
         reasons = [event.reason for event in side.events if isinstance(event, GoodbyeFrame)]
         assert any(text in reason for reason in (*reasons, str(side.failure))), (side, reasons)
         assert side.machine.state in (ConnectionState.CLOSED, ConnectionState.DRAINING)
-    assert isinstance(pair.server.failure, HandshakeRejectedError)
+    assert isinstance(pair.server.failure, errors.HandshakeRejectedError)
 
 
 def test_nodes_connect_during_a_change_of_secret() -> None:
@@ -139,7 +134,7 @@ def test_versions_that_cannot_prove_are_refused(subtests: pytest.Subtests) -> No
                 event for event in pair.client.events if isinstance(event, ConnectionOpened)
             ]
     for profile in (ZEEBE, DOCUMENTED.up_to(2)):
-        with pytest.raises(ConfigError, match="a secret needs version 3"):
+        with pytest.raises(errors.ConfigError, match="a secret needs version 3"):
             profile.proving()
 
 
@@ -172,7 +167,7 @@ def test_a_proof_sent_back_is_refused() -> None:
     client.give(hello)
     client.give(client.take())
     assert client.events == []
-    assert isinstance(client.failure, HandshakeRejectedError)
+    assert isinstance(client.failure, errors.HandshakeRejectedError)
 
 
 @each(
@@ -205,9 +200,9 @@ def test_duplicate_name_without_the_secret_is_no_conflict() -> None:
         make_config("server", secret=OTHER, incarnation=2), server_config(secret=SECRET)
     )
     pair.settle()
-    assert isinstance(pair.server.failure, HandshakeRejectedError)
-    assert not isinstance(pair.server.failure, DuplicateNameHandshakeError)
-    assert not isinstance(pair.client.failure, DuplicateNameHandshakeError)
+    assert isinstance(pair.server.failure, errors.HandshakeRejectedError)
+    assert not isinstance(pair.server.failure, errors.DuplicateNameHandshakeError)
+    assert not isinstance(pair.client.failure, errors.DuplicateNameHandshakeError)
 
 
 def test_duplicate_name_with_the_secret_is_reported_on_both_sides() -> None:
@@ -215,8 +210,8 @@ def test_duplicate_name_with_the_secret_is_reported_on_both_sides() -> None:
         make_config("server", secret=SECRET, incarnation=2), server_config(secret=SECRET)
     )
     pair.settle()
-    assert isinstance(pair.server.failure, DuplicateNameHandshakeError)
-    assert isinstance(pair.client.failure, DuplicateNameHandshakeError)
+    assert isinstance(pair.server.failure, errors.DuplicateNameHandshakeError)
+    assert isinstance(pair.client.failure, errors.DuplicateNameHandshakeError)
 
 
 def test_a_tunnel_is_proven_too() -> None:
@@ -243,7 +238,7 @@ def test_requests_before_the_proof_are_refused() -> None:
     hello = cut_version3(client.take())[0]
     server.give(version3_frame(HELLO, hello.body) + version3_frame(1, b"echo", short=4, id=1))
     assert server.events == []
-    assert isinstance(server.failure, UnexpectedFrameError)
+    assert isinstance(server.failure, errors.UnexpectedFrameError)
 
 
 def test_goodbye_of_a_client_before_its_proof_is_no_breach_at_the_server() -> None:
@@ -305,7 +300,7 @@ def test_client_that_rejects_the_hello_of_the_server_is_no_breach_at_the_server(
         make_config(secret=SECRET), server_config(secret=SECRET), server_names=frozenset({"other"})
     )
     pair.settle()
-    assert isinstance(pair.client.failure, HandshakeRejectedError)
+    assert isinstance(pair.client.failure, errors.HandshakeRejectedError)
     assert pair.server.failure is None
 
 
@@ -313,7 +308,7 @@ def test_a_proof_where_there_is_no_secret_is_refused() -> None:
     pair = Pair()
     pair.settle()
     pair.server.give(version3_frame(PROOF, bytes(32)))
-    assert isinstance(pair.server.failure, UnexpectedFrameError)
+    assert isinstance(pair.server.failure, errors.UnexpectedFrameError)
 
 
 def test_setup_without_a_proof_times_out() -> None:
@@ -329,5 +324,5 @@ def test_setup_without_a_proof_times_out() -> None:
 
 def test_a_secret_without_nonces_is_refused() -> None:
     config = make_config(secret=SECRET)
-    with pytest.raises(ConfigError, match="must be set together, or neither"):
+    with pytest.raises(errors.ConfigError, match="must be set together, or neither"):
         msgspec.structs.replace(config, new_nonce=None)

@@ -4,13 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from postroad.core.errors import (
-    DuplicateNameHandshakeError,
-    FrameTooLargeError,
-    HandshakeRejectedError,
-    MalformedFrameError,
-    PeerTimeoutError,
-)
+from postroad.core import errors
 from postroad.core.limits import Limits
 from postroad.wire import (
     DOCUMENTED,
@@ -20,18 +14,7 @@ from postroad.wire import (
     GoodbyeFrame,
     RequestFrame,
 )
-from tests.support.wire.pairs import (
-    Pair,
-    Side,
-    byte_by_byte,
-    cut_version3,
-    hello_frame,
-    make_config,
-    server_config,
-    version3_frame,
-    version3_sample,
-    whole,
-)
+from tests.support.wire import pairs
 from tests.support.wire.tunnel_ends import (
     PREAMBLE,
     tunnel_client,
@@ -42,19 +25,19 @@ from tests.support.wire.tunnel_ends import (
     with_part,
 )
 
-REQUEST = version3_sample(RequestFrame, ConnectionRole.SERVER)
+REQUEST = pairs.version3_sample(RequestFrame, ConnectionRole.SERVER)
 BEATING = Limits(heartbeat_interval_s=5, heartbeat_timeout_s=15)
 
 
-def phase_of(side: Side) -> ConnectionState:
+def phase_of(side: pairs.Side) -> ConnectionState:
     return side.machine.state
 
 
-@pytest.mark.parametrize("split", [whole, byte_by_byte])
+@pytest.mark.parametrize("split", [pairs.whole, pairs.byte_by_byte])
 def test_a_client_waits_until_its_tunnel_is_taken(
     split: Callable[[bytes], Sequence[bytes]],
 ) -> None:
-    pair = Pair(tunnel_client(), tunnel_server())
+    pair = pairs.Pair(tunnel_client(), tunnel_server())
     pair.settle(split)
     assert pair.server.events == [ConnectionOpened(3)]
     assert pair.client.events == []
@@ -77,29 +60,29 @@ def test_a_tunnel_checks_its_peer_and_learns_its_part() -> None:
     assert side.give(REQUEST) == [ConnectionOpened(3), RequestFrame(7, "echo", b"payload")]
     assert side.machine.state is ConnectionState.OPEN
 
-    namesake = with_part(make_config("client", incarnation=2), role="core")
-    pair = Pair(tunnel_client(), namesake)
+    namesake = with_part(pairs.make_config("client", incarnation=2), role="core")
+    pair = pairs.Pair(tunnel_client(), namesake)
     pair.settle()
-    assert isinstance(pair.client.failure, DuplicateNameHandshakeError)
-    pair = Pair(tunnel_client(), tunnel_server(), client_names=frozenset({"somebody"}))
+    assert isinstance(pair.client.failure, errors.DuplicateNameHandshakeError)
+    pair = pairs.Pair(tunnel_client(), tunnel_server(), client_names=frozenset({"somebody"}))
     pair.settle()
-    assert isinstance(pair.server.failure, HandshakeRejectedError)
+    assert isinstance(pair.server.failure, errors.HandshakeRejectedError)
     assert "certificate for somebody" in str(pair.server.failure)
 
 
 @pytest.mark.parametrize("role", ConnectionRole)
 def test_small_and_large_messages_may_follow_the_hello(role: ConnectionRole) -> None:
     is_client = role is ConnectionRole.CLIENT
-    side = Side(role, tunnel_client() if is_client else tunnel_server())
+    side = pairs.Side(role, tunnel_client() if is_client else tunnel_server())
     opening = PREAMBLE[4:] if is_client else PREAMBLE
-    side.give(opening + hello_frame(tunnel_hello(role)) + REQUEST * 2)
+    side.give(opening + pairs.hello_frame(tunnel_hello(role)) + REQUEST * 2)
     expected = RequestFrame(7, "echo", b"payload")
     assert side.events == [ConnectionOpened(3), expected, expected]
 
-    side = Side(role, tunnel_client() if is_client else tunnel_server())
+    side = pairs.Side(role, tunnel_client() if is_client else tunnel_server())
     payload = bytes(range(256)) * 4_000
-    large = version3_frame(1, b"bulk" + payload, short=4)
-    opening = (PREAMBLE[4:] if is_client else PREAMBLE) + hello_frame(tunnel_hello(role))
+    large = pairs.version3_frame(1, b"bulk" + payload, short=4)
+    opening = (PREAMBLE[4:] if is_client else PREAMBLE) + pairs.hello_frame(tunnel_hello(role))
     data = opening + large + REQUEST
     side.pour(data, piece_bytes=200_000)
     requests = [RequestFrame(0, "bulk", payload), RequestFrame(7, "echo", b"payload")]
@@ -107,40 +90,40 @@ def test_small_and_large_messages_may_follow_the_hello(role: ConnectionRole) -> 
 
 
 def test_a_client_that_waits_is_refused_gives_up_or_hears_nothing() -> None:
-    pair = Pair(tunnel_client(), tunnel_server())
+    pair = pairs.Pair(tunnel_client(), tunnel_server())
     pair.settle()
-    pair.server.machine.goodbye("not you", HandshakeRejectedError.code)
+    pair.server.machine.goodbye("not you", errors.HandshakeRejectedError.code)
     pair.settle()
-    assert pair.client.events == [GoodbyeFrame(HandshakeRejectedError.code, "not you")]
+    assert pair.client.events == [GoodbyeFrame(errors.HandshakeRejectedError.code, "not you")]
     assert pair.client.failure is None
 
     side = tunnel_side(ConnectionRole.CLIENT, is_taken=False)
     assert side.machine.deadline() == 5
     side.tick(5)
-    assert isinstance(side.failure, PeerTimeoutError)
+    assert isinstance(side.failure, errors.PeerTimeoutError)
     assert "no complete handshake" in str(side.failure)
 
     side = tunnel_side(ConnectionRole.CLIENT, is_taken=False)
     side.machine.goodbye("given up")
-    assert [frame.body for frame in cut_version3(side.take())] == [b"given up"]
+    assert [frame.body for frame in pairs.cut_version3(side.take())] == [b"given up"]
     assert side.machine.state is ConnectionState.CLOSED
 
 
 def test_a_server_without_a_role_or_of_an_older_version_is_refused() -> None:
     """It may be an older node, which knows of no tunnels and would answer."""
-    pair = Pair(tunnel_client(), server_config())
+    pair = pairs.Pair(tunnel_client(), pairs.server_config())
     pair.settle()
-    assert isinstance(pair.client.failure, HandshakeRejectedError)
+    assert isinstance(pair.client.failure, errors.HandshakeRejectedError)
     assert str(pair.client.failure) == (
         "node 'server' accepts no tunnels: it has no role in the cells layer"
     )
     (goodbye,) = [event for event in pair.server.events if isinstance(event, GoodbyeFrame)]
-    assert goodbye.code == HandshakeRejectedError.code
+    assert goodbye.code == errors.HandshakeRejectedError.code
 
-    older = server_config(profile=DOCUMENTED.up_to(2))
-    pair = Pair(tunnel_client(), older)
+    older = pairs.server_config(profile=DOCUMENTED.up_to(2))
+    pair = pairs.Pair(tunnel_client(), older)
     pair.settle()
-    assert isinstance(pair.client.failure, HandshakeRejectedError)
+    assert isinstance(pair.client.failure, errors.HandshakeRejectedError)
     assert (
         str(pair.client.failure) == "the peer answered protocol version 2; tunnels need version 3"
     )
@@ -148,8 +131,8 @@ def test_a_server_without_a_role_or_of_an_older_version_is_refused() -> None:
 
 
 def test_a_role_or_the_word_of_a_server_alone_makes_no_tunnel() -> None:
-    client = with_part(make_config(), role="satellite")
-    pair = Pair(client, tunnel_server())
+    client = with_part(pairs.make_config(), role="satellite")
+    pair = pairs.Pair(client, tunnel_server())
     pair.settle()
     assert pair.client.events == pair.server.events == [ConnectionOpened(3)]
     pair.client.machine.request(1, "echo", b"", 0)
@@ -158,20 +141,20 @@ def test_a_role_or_the_word_of_a_server_alone_makes_no_tunnel() -> None:
     pair.settle()
     assert pair.client.failure is pair.server.failure is None
 
-    side = Side(ConnectionRole.CLIENT)
+    side = pairs.Side(ConnectionRole.CLIENT)
     hello = with_part(tunnel_server(), is_tunnel=True).hello
-    side.give(PREAMBLE[4:] + hello_frame(hello))
+    side.give(PREAMBLE[4:] + pairs.hello_frame(hello))
     assert side.events == [ConnectionOpened(3)]
     assert not side.machine.is_tunnel
 
 
-def ends(pair: Pair, sender: ConnectionRole) -> tuple[Side, Side]:
+def ends(pair: pairs.Pair, sender: ConnectionRole) -> tuple[pairs.Side, pairs.Side]:
     sides = (pair.client, pair.server)
     return sides if sender is ConnectionRole.CLIENT else (sides[1], sides[0])
 
 
 @pytest.mark.parametrize("sender", ConnectionRole)
-@pytest.mark.parametrize("split", [whole, byte_by_byte])
+@pytest.mark.parametrize("split", [pairs.whole, pairs.byte_by_byte])
 def test_both_ends_send(sender: ConnectionRole, split: Callable[[bytes], Sequence[bytes]]) -> None:
     near, far = ends(tunnel_pair(), sender)
     for number in range(20):
@@ -195,7 +178,7 @@ def test_usual_messages_are_handed_over_as_they_were_decoded(
     )
     assert len(side.give(REQUEST * 100)) == 100
     assert looked_at == []
-    side.give(REQUEST + version3_frame(5, id=3))
+    side.give(REQUEST + pairs.version3_frame(5, id=3))
     assert len(looked_at) == 2
 
 
@@ -203,14 +186,14 @@ def test_usual_messages_are_handed_over_as_they_were_decoded(
 def test_large_and_one_way_messages_do_no_harm(receiver: ConnectionRole) -> None:
     side = tunnel_side(receiver)
     payload = bytes(range(256)) * 8_000
-    data = version3_frame(1, b"bulk" + payload, short=4) + REQUEST
+    data = pairs.version3_frame(1, b"bulk" + payload, short=4) + REQUEST
     assert side.pour(data) == [
         RequestFrame(0, "bulk", payload),
         RequestFrame(7, "echo", b"payload"),
     ]
 
     side = tunnel_side(receiver)
-    side.give(version3_frame(1, b"echo", flags=1, short=4, id=7))
+    side.give(pairs.version3_frame(1, b"echo", flags=1, short=4, id=7))
     assert side.events == [RequestFrame(7, "echo", b"", 0, True)]
     assert side.failure is None
 
@@ -218,27 +201,29 @@ def test_large_and_one_way_messages_do_no_harm(receiver: ConnectionRole) -> None
 @pytest.mark.parametrize("receiver", ConnectionRole)
 def test_a_broken_or_oversized_message_is_not_answered(receiver: ConnectionRole) -> None:
     side = tunnel_side(receiver)
-    side.give(REQUEST + version3_frame(1, b"\xff", short=1, id=9))
+    side.give(REQUEST + pairs.version3_frame(1, b"\xff", short=1, id=9))
     assert side.events == [RequestFrame(7, "echo", b"payload")]
-    assert isinstance(side.failure, MalformedFrameError)
-    (goodbye,) = cut_version3(side.take())
-    assert (goodbye.kind, goodbye.word) == (7, MalformedFrameError.code)
+    assert isinstance(side.failure, errors.MalformedFrameError)
+    (goodbye,) = pairs.cut_version3(side.take())
+    assert (goodbye.kind, goodbye.word) == (7, errors.MalformedFrameError.code)
 
     side = tunnel_side(receiver)
-    side.give(version3_frame(1, short=4)[:20].replace(b"\x00\x00\x00\x10", b"\x7f\xff\xff\xff", 1))
-    assert isinstance(side.failure, FrameTooLargeError)
+    side.give(
+        pairs.version3_frame(1, short=4)[:20].replace(b"\x00\x00\x00\x10", b"\x7f\xff\xff\xff", 1)
+    )
+    assert isinstance(side.failure, errors.FrameTooLargeError)
 
 
 def test_nothing_is_compressed() -> None:
-    server = with_part(make_config("server", compressions=("zlib",)), role="core")
+    server = with_part(pairs.make_config("server", compressions=("zlib",)), role="core")
     pair = tunnel_pair(tunnel_client(compressions=("zlib",)), server)
     payload = bytes(10_000)
     pair.client.machine.request(0, "echo", payload, 0)
-    (frame,) = cut_version3(pair.client.take())
+    (frame,) = pairs.cut_version3(pair.client.take())
     assert (frame.flags, frame.body) == (0, b"echo" + payload)
 
-    pair.server.give(version3_frame(1, b"echo" + bytes(20), flags=2, short=4))
-    assert isinstance(pair.server.failure, MalformedFrameError)
+    pair.server.give(pairs.version3_frame(1, b"echo" + bytes(20), flags=2, short=4))
+    assert isinstance(pair.server.failure, errors.MalformedFrameError)
     assert "no compression was negotiated" in str(pair.server.failure)
 
 
@@ -264,17 +249,17 @@ def test_a_silent_end_is_given_up_and_messages_survive_a_goodbye(role: Connectio
     near.tick(14.9)
     assert near.failure is None
     near.tick(15)
-    assert isinstance(near.failure, PeerTimeoutError)
+    assert isinstance(near.failure, errors.PeerTimeoutError)
     assert far.failure is None
 
     side = tunnel_side(role)
     side.machine.is_writable = False
-    side.give(version3_frame(5, id=3), version3_frame(5, id=4))
+    side.give(pairs.version3_frame(5, id=3), pairs.version3_frame(5, id=4))
     side.machine.ping(1.0)
     assert side.take() == b"", "it would only pile up"
     side.machine.is_writable = True
     side.machine.send_heartbeats()
-    assert side.take() == version3_frame(6, id=4)
+    assert side.take() == pairs.version3_frame(6, id=4)
     side.machine.send_heartbeats()
     assert side.take() == b""
 

@@ -5,12 +5,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from postroad.core.errors import (
-    DuplicateNameHandshakeError,
-    HandshakeRejectedError,
-    PeerTimeoutError,
-    UnexpectedFrameError,
-)
+from postroad.core import errors
 from postroad.core.limits import Limits
 from postroad.core.names import Address
 from postroad.wire import (
@@ -26,80 +21,63 @@ from postroad.wire import (
     WireConfig,
     java_string_hash,
 )
-from tests.support.wire.pairs import (
-    CLIENT_ADDRESS,
-    QUIET,
-    SERVER_ADDRESS,
-    Pair,
-    Side,
-    byte_by_byte,
-    changed_hello,
-    cut_version3,
-    greeted_side,
-    hello_frame,
-    make_config,
-    open_pair,
-    open_side,
-    peer_hello,
-    server_config,
-    version3_frame,
-    version3_sample,
-    whole,
-)
+from tests.support.wire import pairs
 
 
 def beating(interval_s: float, timeout_s: float) -> Limits:
     return Limits(heartbeat_interval_s=interval_s, heartbeat_timeout_s=timeout_s)
 
 
-def refusal(side: Side) -> str:
+def refusal(side: pairs.Side) -> str:
     """Why a side refused its peer; it must have said so to the peer too."""
-    assert isinstance(side.failure, HandshakeRejectedError)
+    assert isinstance(side.failure, errors.HandshakeRejectedError)
     assert side.machine.state is ConnectionState.CLOSED
     assert side.machine.peer is None
-    last = cut_version3(side.take())[-1]
+    last = pairs.cut_version3(side.take())[-1]
     assert (last.kind, last.word) == (7, side.failure.code)
     assert last.body.decode() == str(side.failure)
     return str(side.failure)
 
 
-@pytest.mark.parametrize("split", [whole, byte_by_byte])
+@pytest.mark.parametrize("split", [pairs.whole, pairs.byte_by_byte])
 def test_version_3_sides_connect(split: Callable[[bytes], Sequence[bytes]]) -> None:
-    pair = Pair(
-        make_config(limits=beating(1, 3), incarnation=7, compressions=("zlib",)),
-        server_config(limits=beating(2, 9)),
+    pair = pairs.Pair(
+        pairs.make_config(limits=beating(1, 3), incarnation=7, compressions=("zlib",)),
+        pairs.server_config(limits=beating(2, 9)),
     )
     pair.settle(split)
     assert pair.server.machine.peer == HelloFrame(
         cluster="zeebe-cluster",
         name="client",
         incarnation=7,
-        address=CLIENT_ADDRESS,
+        address=pairs.CLIENT_ADDRESS,
         frame_bytes_max=4 * 1024 * 1024,
         requests_pending_max=16_384,
         heartbeat_timeout_ms=3_000,
         compressions=("zlib",),
     )
-    assert pair.client.machine.peer == server_config(limits=beating(2, 9)).hello
-    assert pair.client.machine.sender == SERVER_ADDRESS
-    assert pair.server.machine.sender == CLIENT_ADDRESS
+    assert pair.client.machine.peer == pairs.server_config(limits=beating(2, 9)).hello
+    assert pair.client.machine.sender == pairs.SERVER_ADDRESS
+    assert pair.server.machine.sender == pairs.CLIENT_ADDRESS
 
 
 def test_a_hello_is_the_first_frame_of_either_side() -> None:
-    server = Side(ConnectionRole.SERVER)
+    server = pairs.Side(ConnectionRole.SERVER)
     server.give(b"\xeb\x6e\xec\x8a\x00\x03")
-    assert server.take() == b"\x00\x03" + hello_frame(server.config.hello)
+    assert server.take() == b"\x00\x03" + pairs.hello_frame(server.config.hello)
     assert server.machine.state is ConnectionState.AWAITING_HELLO
     assert server.events == []
-    client = Side(ConnectionRole.CLIENT)
+    client = pairs.Side(ConnectionRole.CLIENT)
     client.take()
     client.give(b"\x00\x03")
-    assert client.take() == hello_frame(client.config.hello)
+    assert client.take() == pairs.hello_frame(client.config.hello)
 
-    server = Side(ConnectionRole.SERVER)
-    request = version3_sample(RequestFrame, ConnectionRole.SERVER)
+    server = pairs.Side(ConnectionRole.SERVER)
+    request = pairs.version3_sample(RequestFrame, ConnectionRole.SERVER)
     server.give(
-        b"\xeb\x6e\xec\x8a\x00\x03" + hello_frame(peer_hello(ConnectionRole.SERVER)) + request * 2
+        b"\xeb\x6e\xec\x8a\x00\x03"
+        + pairs.hello_frame(pairs.peer_hello(ConnectionRole.SERVER))
+        + request * 2
     )
     expected = RequestFrame(7, "echo", b"payload")
     assert server.events == [ConnectionOpened(3), expected, expected]
@@ -110,16 +88,16 @@ def test_a_hello_is_the_first_frame_of_either_side() -> None:
 def test_frames_before_the_hello_are_refused(receiver: ConnectionRole, pieces: int) -> None:
     """Else a peer could do without an identity by never telling one."""
     kind = RequestFrame if receiver is ConnectionRole.SERVER else ReplyFrame
-    side = open_side(receiver, 3)
-    frames = version3_sample(kind, receiver) * 2
+    side = pairs.open_side(receiver, 3)
+    frames = pairs.version3_sample(kind, receiver) * 2
     side.give(*([frames] if pieces == 1 else [frames[:30], frames[30:]]))
     assert side.events == []
-    assert isinstance(side.failure, UnexpectedFrameError)
+    assert isinstance(side.failure, errors.UnexpectedFrameError)
 
 
 def test_cluster_names_with_equal_hash_are_distinguished() -> None:
     assert java_string_hash("Aa") == java_string_hash("BB")
-    pair = Pair(make_config(cluster="Aa"), make_config("server", cluster="BB"))
+    pair = pairs.Pair(pairs.make_config(cluster="Aa"), pairs.make_config("server", cluster="BB"))
     pair.server.give(pair.client.take())
     pair.client.give(pair.server.take())
     pair.server.give(pair.client.take())
@@ -130,22 +108,22 @@ def test_cluster_names_with_equal_hash_are_distinguished() -> None:
 
 @pytest.mark.parametrize("role", ConnectionRole)
 def test_a_second_node_of_the_same_name_or_a_silent_one_is_refused(role: ConnectionRole) -> None:
-    side = open_side(role, 3)
+    side = pairs.open_side(role, 3)
     ours = side.config.hello
-    side.give(changed_hello(role, name=ours.name, incarnation=2, address=Address("b", 9)))
+    side.give(pairs.changed_hello(role, name=ours.name, incarnation=2, address=Address("b", 9)))
     assert refusal(side) == f"another live node at b:9 is named '{ours.name}'"
-    assert isinstance(side.failure, DuplicateNameHandshakeError)
+    assert isinstance(side.failure, errors.DuplicateNameHandshakeError)
 
-    side = open_side(role, 3)
-    (goodbye,) = cut_version3(side.tick(side.config.limits.handshake_timeout_s))
-    assert isinstance(side.failure, PeerTimeoutError)
-    assert (goodbye.kind, goodbye.word) == (7, PeerTimeoutError.code)
+    side = pairs.open_side(role, 3)
+    (goodbye,) = pairs.cut_version3(side.tick(side.config.limits.handshake_timeout_s))
+    assert isinstance(side.failure, errors.PeerTimeoutError)
+    assert (goodbye.kind, goodbye.word) == (7, errors.PeerTimeoutError.code)
 
     # The hello was under way already when this side decided to stop.
-    side = open_side(role, 3)
+    side = pairs.open_side(role, 3)
     side.machine.goodbye("stopping", 3100)
-    assert cut_version3(side.take())[-1].body == b"stopping"
-    side.give(hello_frame(peer_hello(role)))
+    assert pairs.cut_version3(side.take())[-1].body == b"stopping"
+    side.give(pairs.hello_frame(pairs.peer_hello(role)))
     assert side.failure is None
 
 
@@ -157,48 +135,50 @@ def test_a_certificate_of_another_name_is_refused(subtests: pytest.Subtests) -> 
     ]:
         for role in ConnectionRole:
             with subtests.test(shown=shown, role=role):
-                config = make_config() if role is ConnectionRole.CLIENT else server_config()
-                side = Side(role, config, certificate_names=names)
+                config = (
+                    pairs.make_config() if role is ConnectionRole.CLIENT else pairs.server_config()
+                )
+                side = pairs.Side(role, config, certificate_names=names)
                 side.give(
                     b"\x00\x03" if role is ConnectionRole.CLIENT else b"\xeb\x6e\xec\x8a\x00\x03"
                 )
                 side.take()
-                side.give(hello_frame(peer_hello(role)))
+                side.give(pairs.hello_frame(pairs.peer_hello(role)))
                 name = role.opposite.value
                 text = f"node '{name}' has a certificate for {shown}; its name must be in it"
                 assert refusal(side) == text
 
     names = frozenset({"other", "client", "server"})
-    pair = Pair(client_names=names, server_names=names)
+    pair = pairs.Pair(client_names=names, server_names=names)
     pair.settle()
     assert pair.client.failure is pair.server.failure is None
 
-    config = make_config("alone")
-    pair = open_pair(config, config)
+    config = pairs.make_config("alone")
+    pair = pairs.open_pair(config, config)
     assert pair.client.failure is pair.server.failure is None
 
 
 def test_refused_side_receives_the_reason() -> None:
-    pair = Pair(make_config("same"), make_config("same", incarnation=2))
+    pair = pairs.Pair(pairs.make_config("same"), pairs.make_config("same", incarnation=2))
     pair.server.give(pair.client.take())
     pair.client.give(pair.server.take()[:2])
     pair.server.give(pair.client.take())
     pair.client.give(cut_goodbye(pair.server.take()))
     (goodbye,) = pair.client.events
     assert isinstance(goodbye, GoodbyeFrame)
-    assert goodbye.code == DuplicateNameHandshakeError.code
+    assert goodbye.code == errors.DuplicateNameHandshakeError.code
     assert "is named 'same'" in goodbye.reason
     assert pair.client.machine.state is ConnectionState.DRAINING
 
 
 def cut_goodbye(data: bytes) -> bytes:
     """The goodbye alone, as if the hello before it had been refused unread."""
-    frame = cut_version3(data)[-1]
-    return version3_frame(frame.kind, frame.body, word=frame.word)
+    frame = pairs.cut_version3(data)[-1]
+    return pairs.version3_frame(frame.kind, frame.body, word=frame.word)
 
 
 def test_requests_and_replies_tell_deadline_direction_code_and_retry() -> None:
-    pair = open_pair()
+    pair = pairs.open_pair()
     pair.client.machine.request(1, "slow", b"", 2_500)
     pair.client.machine.request(2, "log", b"line", 0, one_way=True)
     pair.settle()
@@ -207,13 +187,13 @@ def test_requests_and_replies_tell_deadline_direction_code_and_retry() -> None:
         RequestFrame(2, "log", b"line", 0, one_way=True),
     ]
 
-    pair = open_pair()
+    pair = pairs.open_pair()
     pair.client.machine.request(1, "slow", b"", 0)
     pair.client.machine.cancel(1)
     pair.settle()
     assert pair.server.events == [RequestFrame(1, "slow", b""), CancelFrame(1)]
 
-    pair = open_pair()
+    pair = pairs.open_pair()
     pair.server.machine.reply(1, ReplyStatus.HANDLER_FAILED, b"busy", 3800, True)
     pair.server.machine.reply(2, ReplyStatus.STOPPING, b"", 3100, True)
     pair.settle()
@@ -224,20 +204,20 @@ def test_requests_and_replies_tell_deadline_direction_code_and_retry() -> None:
 
 
 def test_a_reply_to_nothing_ends_a_connection_of_version_3() -> None:
-    client = greeted_side(ConnectionRole.CLIENT)
+    client = pairs.greeted_side(ConnectionRole.CLIENT)
     client.machine.on_unmatched_reply(ReplyFrame(99, ReplyStatus.OK, b""))
-    assert isinstance(client.failure, UnexpectedFrameError)
+    assert isinstance(client.failure, errors.UnexpectedFrameError)
     assert "reply to request 99" in str(client.failure)
-    assert cut_version3(client.take())[-1].kind == 7
+    assert pairs.cut_version3(client.take())[-1].kind == 7
 
-    client = open_side(ConnectionRole.CLIENT, 2)
+    client = pairs.open_side(ConnectionRole.CLIENT, 2)
     client.machine.on_unmatched_reply(ReplyFrame(99, ReplyStatus.OK, b""))
     assert client.failure is None
 
 
 @pytest.mark.parametrize("speaker", ConnectionRole)
 def test_connection_after_goodbye_finishes_requests_in_flight(speaker: ConnectionRole) -> None:
-    pair = open_pair()
+    pair = pairs.open_pair()
     pair.client.machine.request(1, "slow", b"", 0)
     pair.settle()
     side = pair.client if speaker is ConnectionRole.CLIENT else pair.server
@@ -253,7 +233,7 @@ def test_connection_after_goodbye_finishes_requests_in_flight(speaker: Connectio
 
 
 def test_goodbye_of_both_or_repeated_is_accepted() -> None:
-    pair = open_pair()
+    pair = pairs.open_pair()
     pair.client.machine.goodbye("idle")
     pair.server.machine.goodbye("stopping")
     pair.settle()
@@ -261,7 +241,7 @@ def test_goodbye_of_both_or_repeated_is_accepted() -> None:
     assert pair.server.events == [GoodbyeFrame(0, "idle")]
     assert pair.client.failure is pair.server.failure is None
 
-    pair = open_pair()
+    pair = pairs.open_pair()
     pair.server.machine.goodbye("stopping")
     pair.server.machine.goodbye("stopped")
     pair.settle()
@@ -271,18 +251,18 @@ def test_goodbye_of_both_or_repeated_is_accepted() -> None:
 
 def test_the_peers_frame_limit_holds_but_not_for_the_introduction() -> None:
     small = Limits(frame_bytes_max=500, heartbeat_interval_s=0, heartbeat_timeout_s=0)
-    pair = open_pair(make_config(), server_config(limits=small))
+    pair = pairs.open_pair(pairs.make_config(), pairs.server_config(limits=small))
     assert pair.client.machine.send_bytes_max == 500
     assert pair.server.machine.send_bytes_max == 4 * 1024 * 1024
 
     tiny = Limits(frame_bytes_max=16, heartbeat_interval_s=0, heartbeat_timeout_s=0)
-    pair = open_pair(make_config(limits=tiny), server_config(limits=tiny))
+    pair = pairs.open_pair(pairs.make_config(limits=tiny), pairs.server_config(limits=tiny))
     assert pair.client.failure is pair.server.failure is None
     assert pair.client.machine.send_bytes_max == 16
 
 
 def compressing(name: str, *compressions: str) -> WireConfig:
-    return make_config(name, compressions=compressions)
+    return pairs.make_config(name, compressions=compressions)
 
 
 def test_compression_is_used_if_both_offer_it(subtests: pytest.Subtests) -> None:
@@ -294,7 +274,7 @@ def test_compression_is_used_if_both_offer_it(subtests: pytest.Subtests) -> None
         ((), ("zlib",), False),
     ]:
         with subtests.test(is_compressed=is_compressed):
-            pair = open_pair(compressing("client", *ours), compressing("server", *theirs))
+            pair = pairs.open_pair(compressing("client", *ours), compressing("server", *theirs))
             payload = b"to be or not to be, " * 500
             pair.client.machine.request(1, "echo", payload, 0)
             data = pair.client.take()
@@ -308,7 +288,7 @@ def test_compression_is_used_if_both_offer_it(subtests: pytest.Subtests) -> None
             assert pair.client.events == [ReplyFrame(1, ReplyStatus.OK, payload)]
 
     # A client that has heard the server's hello knows what is agreed, and writes at once.
-    pair = Pair(compressing("client", "zlib"), compressing("server", "zlib"))
+    pair = pairs.Pair(compressing("client", "zlib"), compressing("server", "zlib"))
     pair.server.give(pair.client.take())
     pair.client.give(pair.server.take())
     payload = bytes(10_000)
@@ -324,12 +304,14 @@ def test_compression_is_used_if_both_offer_it(subtests: pytest.Subtests) -> None
 
 
 def test_both_sides_ping_when_quiet_each_by_its_own_interval() -> None:
-    pair = open_pair(make_config(limits=beating(2, 30)), server_config(limits=beating(5, 30)))
+    pair = pairs.open_pair(
+        pairs.make_config(limits=beating(2, 30)), pairs.server_config(limits=beating(5, 30))
+    )
     kinds: dict[ConnectionRole, list[int]] = {ConnectionRole.CLIENT: [], ConnectionRole.SERVER: []}
     for now in range(1, 31):
         for side in (pair.client, pair.server):
             data = side.tick(now)
-            kinds[side.machine.role] += [frame.kind for frame in cut_version3(data)]
+            kinds[side.machine.role] += [frame.kind for frame in pairs.cut_version3(data)]
             other = pair.server if side is pair.client else pair.client
             other.now = now
             other.give(data)
@@ -342,14 +324,14 @@ def test_both_sides_ping_when_quiet_each_by_its_own_interval() -> None:
 
 @pytest.mark.parametrize("receiver", ConnectionRole)
 def test_a_ping_is_answered_with_its_id(receiver: ConnectionRole) -> None:
-    side = greeted_side(receiver)
+    side = pairs.greeted_side(receiver)
     side.take()
-    assert side.give(version3_frame(5, id=77)) == []
-    assert side.take() == version3_frame(6, id=77)
+    assert side.give(pairs.version3_frame(5, id=77)) == []
+    assert side.take() == pairs.version3_frame(6, id=77)
 
 
 def test_a_ping_measures_the_round_trip_and_sets_the_pace() -> None:
-    pair = open_pair(make_config(limits=beating(5, 15)), server_config())
+    pair = pairs.open_pair(pairs.make_config(limits=beating(5, 15)), pairs.server_config())
     ping = pair.client.tick(5)
     pair.server.give(ping)
     pair.client.now = 5.125
@@ -357,41 +339,45 @@ def test_a_ping_measures_the_round_trip_and_sets_the_pace() -> None:
     assert pair.client.machine.round_trip_s == 0.125
     assert pair.server.machine.round_trip_s is None
 
-    pair = open_pair(make_config(limits=beating(5, 15)), server_config(limits=beating(1, 3)))
+    pair = pairs.open_pair(
+        pairs.make_config(limits=beating(5, 15)), pairs.server_config(limits=beating(1, 3))
+    )
     assert pair.client.machine.deadline() == 1
-    slow = msgspec.structs.replace(make_config(), limits=QUIET)
-    pair = open_pair(slow, server_config(limits=beating(1, 3)))
+    slow = msgspec.structs.replace(pairs.make_config(), limits=pairs.QUIET)
+    pair = pairs.open_pair(slow, pairs.server_config(limits=beating(1, 3)))
     assert pair.client.machine.deadline() == 1
-    assert [frame.kind for frame in cut_version3(pair.client.tick(1))] == [5]
+    assert [frame.kind for frame in pairs.cut_version3(pair.client.tick(1))] == [5]
     # Else a side that only hears would never ping, and its peer would give it up.
-    pair = open_pair(make_config(limits=beating(5, 15)), server_config(limits=beating(5, 15)))
+    pair = pairs.open_pair(
+        pairs.make_config(limits=beating(5, 15)), pairs.server_config(limits=beating(5, 15))
+    )
     assert pair.server.machine.data_to_send(4) == []
     assert pair.server.machine.deadline() == 5
-    assert [frame.kind for frame in cut_version3(pair.server.tick(5))] == [5]
+    assert [frame.kind for frame in pairs.cut_version3(pair.server.tick(5))] == [5]
 
 
 @pytest.mark.parametrize("role", ConnectionRole)
 def test_silent_peer_is_disconnected(role: ConnectionRole) -> None:
-    side = Side(role, make_config("ours", limits=beating(5, 15)))
+    side = pairs.Side(role, pairs.make_config("ours", limits=beating(5, 15)))
     side.give(b"\x00\x03" if role is ConnectionRole.CLIENT else b"\xeb\x6e\xec\x8a\x00\x03")
-    side.give(changed_hello(role, name="theirs"))
+    side.give(pairs.changed_hello(role, name="theirs"))
     side.take()
     beats = []
     while side.failure is None:
         now = side.machine.deadline()
         assert side.now < now <= 15
-        beats += [frame.kind for frame in cut_version3(side.tick(now))]
+        beats += [frame.kind for frame in pairs.cut_version3(side.tick(now))]
     assert side.now == 15
-    assert isinstance(side.failure, PeerTimeoutError)
+    assert isinstance(side.failure, errors.PeerTimeoutError)
     assert beats == [5, 5, 7]
 
 
 def test_pausing_suspends_giving_up_and_resuming_starts_anew() -> None:
-    pair = open_pair(make_config(), server_config(limits=beating(5, 15)))
+    pair = pairs.open_pair(pairs.make_config(), pairs.server_config(limits=beating(5, 15)))
     server = pair.server
     server.machine.pause_reading()
     for now in range(5, 105, 5):
-        assert [frame.kind for frame in cut_version3(server.tick(now))] == [5]
+        assert [frame.kind for frame in pairs.cut_version3(server.tick(now))] == [5]
     assert server.failure is None
     assert server.machine.deadline() > 100
 
@@ -399,4 +385,4 @@ def test_pausing_suspends_giving_up_and_resuming_starts_anew() -> None:
     server.tick(114.9)
     assert server.failure is None
     server.tick(115)
-    assert isinstance(server.failure, PeerTimeoutError)
+    assert isinstance(server.failure, errors.PeerTimeoutError)

@@ -16,15 +16,7 @@ from postroad.cells import (
     NoRouteError,
     Route,
 )
-from postroad.core.errors import (
-    MessageTooLargeError,
-    NotRunningError,
-    Outcome,
-    RemoteDecodeError,
-    RemoteHandlerError,
-    ReplyTimeoutError,
-    UsageError,
-)
+from postroad.core import errors
 from tests.support.cells.nodes import LIMITS, Domains, Gate, Inbox, link_of, quick
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import nothing_left
@@ -61,25 +53,25 @@ async def test_outcomes_of_calls_have_distinct_errors() -> None:
 
         @callee.cell("broken")
         def broken(message: CellMessage) -> None:
-            raise UsageError("not today")
+            raise errors.UsageError("not today")
 
         assert await caller.call("echo@S2", b"x") == b"x"
-        with pytest.raises(RemoteHandlerError, match="not today") as failed:
+        with pytest.raises(errors.RemoteHandlerError, match="not today") as failed:
             await caller.call("broken@S2")
-        assert failed.value.remote_code == UsageError.code
-        assert (failed.value.subject, failed.value.outcome) == ("broken@S2", Outcome.REPLIED)
+        assert failed.value.remote_code == errors.UsageError.code
+        assert (failed.value.subject, failed.value.outcome) == ("broken@S2", errors.Outcome.REPLIED)
         with pytest.raises(NoRouteError, match="no cell 'nobody' in domain S2"):
             await caller.call("nobody@S2", wait=False)
         with pytest.raises(NoRouteError, match="S9"):
             await caller.call("echo@S9", wait=False)
-        with pytest.raises(ReplyTimeoutError) as silent:
+        with pytest.raises(errors.ReplyTimeoutError) as silent:
             await caller.call("slow@S2", b"1", timeout=0.5)
-        assert silent.value.outcome is Outcome.UNKNOWN
+        assert silent.value.outcome is errors.Outcome.UNKNOWN
         await caller.send("slow@S2", b"2")
         await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
         with pytest.raises(CellBusyError) as busy:
             await caller.call("slow@S2", b"3")
-        assert (busy.value.retryable, busy.value.outcome) == (True, Outcome.REPLIED)
+        assert (busy.value.retryable, busy.value.outcome) == (True, errors.Outcome.REPLIED)
         gate.open()
         await eventually(lambda: gate.finished == [b"1", b"2"])
 
@@ -91,7 +83,7 @@ async def test_undecodable_payload_raises_its_own_error() -> None:
         draft = caller._envelope_factory(
             "text@S2", b"\xff", None, content_type="json", wants_reply=True
         )
-        with pytest.raises(RemoteDecodeError, match="payload is not valid json"):
+        with pytest.raises(errors.RemoteDecodeError, match="payload is not valid json"):
             await caller._calls.call(draft, 5.0, wait=True)
 
 
@@ -181,9 +173,9 @@ async def test_message_too_large_for_a_peer_fails_alone() -> None:
         for name in ("S2", "S3"):
             domains[name].add_function("echo", inbox)
         large = bytes(1 << 20)
-        with pytest.raises(MessageTooLargeError):
+        with pytest.raises(errors.MessageTooLargeError):
             await domains["C1"].call("echo@S2", large)
-        with pytest.raises(MessageTooLargeError, match="bytes"):
+        with pytest.raises(errors.MessageTooLargeError, match="bytes"):
             await domains["S1"].call("echo@S2", large)
         assert not inbox.messages
         assert await domains["S1"].call("echo@S3", large) == large
@@ -195,11 +187,11 @@ async def test_reply_too_large_for_a_peer_fails_the_call() -> None:
     async with Domains(1, 2, limits_of=small) as domains:
         domains["S2"].add_function("large", lambda message: bytes(1 << 20))
         domains["S2"].add_function("echo", Inbox())
-        with pytest.raises(RemoteHandlerError, match="bytes") as caught:
+        with pytest.raises(errors.RemoteHandlerError, match="bytes") as caught:
             await domains["S1"].call("large@S2", timeout=2)
         # It was handled, so it is not for the caller to believe that nothing was sent.
-        assert caught.value.outcome is Outcome.REPLIED
-        assert caught.value.remote_code == MessageTooLargeError.code
+        assert caught.value.outcome is errors.Outcome.REPLIED
+        assert caught.value.remote_code == errors.MessageTooLargeError.code
         assert await domains["S1"].call("echo@S2", b"small") == b"small"
 
 
@@ -227,11 +219,11 @@ async def test_calls_in_flight_fail_when_the_domain_stops() -> None:
         await eventually(lambda: gate.begun)
         await domains["S1"].stop(0.2)
         for call in (far, hopeful):
-            with pytest.raises(NotRunningError):
+            with pytest.raises(errors.NotRunningError):
                 await call
-        with pytest.raises(NotRunningError):
+        with pytest.raises(errors.NotRunningError):
             await domains["S1"].call("slow@S2")
-        with pytest.raises(NotRunningError):
+        with pytest.raises(errors.NotRunningError):
             domains["S1"].send_nowait("slow@S2")
         gate.open()
 
@@ -258,7 +250,7 @@ async def test_unfinished_handler_is_cancelled_and_its_caller_answered() -> None
         waiting = asyncio.ensure_future(domains["S1"].call("slow@S2", b"2", wait=False))
         await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
         await domains["S2"].remove_cell("slow", 0.05)
-        with pytest.raises(RemoteHandlerError):
+        with pytest.raises(errors.RemoteHandlerError):
             await call
         with pytest.raises(NoRouteError, match="cell slow stopped"):
             await waiting

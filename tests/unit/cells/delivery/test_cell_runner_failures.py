@@ -11,14 +11,7 @@ import pytest
 
 from postroad.cells import Cell, CellMessage, CellPath, HopLimitExceededError, NoRouteError
 from postroad.cells.delivery.cell_runner import CellRunner
-from postroad.core.errors import (
-    ConfigError,
-    MalformedPayloadError,
-    RemoteDecodeError,
-    RemoteHandlerError,
-    ReplyTimeoutError,
-    UsageError,
-)
+from postroad.core import errors
 from tests.support.cells.nodes import Inbox
 from tests.support.cells.offline_domain import UnreliableZone, Workshop
 
@@ -43,9 +36,9 @@ FAILURES: list[tuple[Callable[[], BaseException], int, str]] = [
     (lambda: ValueError("wrong"), 0, "wrong"),
     (lambda: KeyError("k"), 0, "'k'"),
     (lambda: RuntimeError(), 0, "RuntimeError"),
-    (lambda: UsageError("not so"), UsageError.code, "not so"),
+    (lambda: errors.UsageError("not so"), errors.UsageError.code, "not so"),
     (lambda: NoRouteError("nowhere"), NoRouteError.code, "nowhere"),
-    (lambda: ReplyTimeoutError("inner"), ReplyTimeoutError.code, "inner"),
+    (lambda: errors.ReplyTimeoutError("inner"), errors.ReplyTimeoutError.code, "inner"),
     (Unprintable, 0, "Unprintable (its __str__ raised)"),
     (Unrepresentable, 0, "Unrepresentable (its __str__ raised)"),
     (lambda: asyncio.CancelledError("stop"), 0, "stop"),
@@ -90,7 +83,7 @@ async def test_raising_handler_is_reported_to_the_caller(
     shop = Workshop()
     shop.add("a", sync_handler(make))
     for _ in range(2):
-        with pytest.raises(RemoteHandlerError) as caught:
+        with pytest.raises(errors.RemoteHandlerError) as caught:
             await shop.call("a", b"fail", timeout=2)
         assert (caught.value.remote_code, caught.value.detail) == (code, text)
         assert caught.value.peer is not None
@@ -109,7 +102,7 @@ async def test_raising_coroutine_is_reported_to_the_caller(
     shop = Workshop()
     shop.add("a", async_handler(make))
     for _ in range(2):
-        with pytest.raises(RemoteHandlerError) as caught:
+        with pytest.raises(errors.RemoteHandlerError) as caught:
             await shop.call("a", b"fail", timeout=2)
         assert (caught.value.remote_code, caught.value.detail) == (code, text)
     assert await shop.call("a", b"go on") == b"go on"
@@ -159,13 +152,13 @@ async def test_a_payload_that_cannot_be_read_is_the_callers_fault() -> None:
     dock = shop.connect("C1")
     shop.arrive("a@S1", b"\xff", content_type="text")
     shop.arrive("a@S1", b"", content_type="pickle")
-    assert [failure.code for failure in dock.failures()] == [MalformedPayloadError.code] * 2
-    assert all(type(failure.to_error()) is RemoteDecodeError for failure in dock.failures())
+    assert [failure.code for failure in dock.failures()] == [errors.MalformedPayloadError.code] * 2
+    assert all(type(failure.to_error()) is errors.RemoteDecodeError for failure in dock.failures())
 
     shop = Workshop()
-    shop.add("a", sync_handler(lambda: MalformedPayloadError("no number")))
+    shop.add("a", sync_handler(lambda: errors.MalformedPayloadError("no number")))
     for _ in range(2):
-        with pytest.raises(RemoteDecodeError, match="no number"):
+        with pytest.raises(errors.RemoteDecodeError, match="no number"):
             await shop.call("a", b"fail")
 
 
@@ -178,11 +171,11 @@ async def test_unencodable_reply_is_an_error(result: object) -> None:
     shop.add("a", lambda message: result)
     dock = shop.connect("C1")
     for _ in range(2):
-        with pytest.raises(RemoteHandlerError, match="cannot encode a body") as caught:
+        with pytest.raises(errors.RemoteHandlerError, match="cannot encode a body") as caught:
             await shop.call("a", b"")
-        assert caught.value.remote_code == ConfigError.code
+        assert caught.value.remote_code == errors.ConfigError.code
     shop.arrive("a@S1")
-    assert [failure.code for failure in dock.failures()] == [ConfigError.code]
+    assert [failure.code for failure in dock.failures()] == [errors.ConfigError.code]
 
 
 async def test_failure_after_the_caller_left_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
@@ -196,7 +189,7 @@ async def test_failure_after_the_caller_left_is_dropped(caplog: pytest.LogCaptur
     runner = shop.add("a", late)
     for _ in range(2):
         let_go.clear()
-        with pytest.raises(ReplyTimeoutError):
+        with pytest.raises(errors.ReplyTimeoutError):
             await shop.call("a", b"", timeout=0.01)
         let_go.set()
         await runner.wait_idle()
@@ -254,7 +247,7 @@ async def test_a_relay_that_raises_is_a_handler_that_fails(error: BaseException)
     add_relay(shop, error)
     shop.add("a", inbox)
     dock = shop.connect("C1")
-    with pytest.raises(RemoteHandlerError, match="broken"):
+    with pytest.raises(errors.RemoteHandlerError, match="broken"):
         await shop.call("relay@S1:a@S1", b"", timeout=2)
     shop.arrive("relay@S1:a@S1", b"")
 

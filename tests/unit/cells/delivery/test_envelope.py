@@ -29,13 +29,7 @@ from postroad.cells.delivery.envelope_codec import (
     is_expired,
     route_prefix,
 )
-from postroad.core.errors import (
-    ConfigError,
-    LocalProtocolError,
-    MalformedPayloadError,
-    MessageTooLargeError,
-    ProtocolError,
-)
+from postroad.core import errors
 
 ONE, TWO = bytes(15) + b"\1", bytes(15) + b"\2"
 
@@ -121,11 +115,13 @@ def test_bytes_that_are_no_envelope_are_malformed(subtests: pytest.Subtests) -> 
         written(rest=None)[:-1] + b"\x91" * 100_000,
     ]:
         with subtests.test(data=data):
-            with pytest.raises(MalformedPayloadError, match="malformed envelope") as caught:
+            with pytest.raises(errors.MalformedPayloadError, match="malformed envelope") as caught:
                 decode_envelope(data)
-            assert isinstance(caught.value, ProtocolError)
+            assert isinstance(caught.value, errors.ProtocolError)
 
-    with pytest.raises(MalformedPayloadError, match="unsupported envelope version 2; supported: 1"):
+    with pytest.raises(
+        errors.MalformedPayloadError, match="unsupported envelope version 2; supported: 1"
+    ):
         decode_envelope(written(version=2))
 
 
@@ -201,16 +197,16 @@ def test_other_than_short_layouts_are_decoded_in_full(subtests: pytest.Subtests)
 def test_an_envelope_has_a_limit_at_both_ends() -> None:
     size = len(encode_envelope(FULL))
     assert decode_envelope(encode_envelope(FULL, bytes_max=size), bytes_max=size) == FULL
-    with pytest.raises(MessageTooLargeError, match=f"{size} bytes"):
+    with pytest.raises(errors.MessageTooLargeError, match=f"{size} bytes"):
         encode_envelope(FULL, bytes_max=size - 1)
-    with pytest.raises(MalformedPayloadError, match=f"{size} bytes"):
+    with pytest.raises(errors.MalformedPayloadError, match=f"{size} bytes"):
         decode_envelope(encode_envelope(FULL), bytes_max=size - 1)
 
     hop = CellAddress("c" * 255, "d" * 255)
     long = msgspec.structs.replace(
         PLAIN, destination=CellPath((hop,) * 64), source=CellPath((hop,) * 64)
     )
-    with pytest.raises(MessageTooLargeError, match="are longer than 65535"):
+    with pytest.raises(errors.MessageTooLargeError, match="are longer than 65535"):
         encode_envelope(long)
 
 
@@ -231,7 +227,7 @@ def test_impossible_envelope_fields_are_refused(subtests: pytest.Subtests) -> No
         ({"headers": dict.fromkeys("ab", "v" * HEADER_VALUE_BYTES_MAX)}, "headers of 8194 bytes"),
     ]
     for changes, reason in cases:
-        with subtests.test(reason=reason), pytest.raises(ConfigError, match=reason):
+        with subtests.test(reason=reason), pytest.raises(errors.ConfigError, match=reason):
             request(**changes)
 
 
@@ -292,7 +288,7 @@ def test_unanswerable_envelope_is_refused(subtests: pytest.Subtests) -> None:
     ]:
         with subtests.test(message=message):
             assert not message.can_reply
-            with pytest.raises(LocalProtocolError, match="cannot reply to"):
+            with pytest.raises(errors.LocalProtocolError, match="cannot reply to"):
                 make_reply(message, id=TWO)
 
     assert PLAIN.in_reply_to is None

@@ -17,15 +17,7 @@ from postroad.cells import (
 from postroad.cells.delivery.envelope import MessageKind
 from postroad.cells.delivery.failure import DeliveryFailure
 from postroad.cells.delivery.failure import _encoder as failure_encoder
-from postroad.core.errors import (
-    ConfigError,
-    MessageTooLargeError,
-    NotRunningError,
-    Outcome,
-    RemoteDecodeError,
-    RemoteHandlerError,
-    ReplyTimeoutError,
-)
+from postroad.core import errors
 from tests.support.cells.nodes import Gate, Inbox
 from tests.support.cells.offline_domain import Dock, Workshop
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -95,7 +87,7 @@ async def test_call_waits_for_a_route_until_its_timeout() -> None:
     shop = Workshop()
     with pytest.raises(NoRouteError, match="no route for nobody@local at S1") as caught:
         await shop.call("nobody", b"", wait=False)
-    assert caught.value.outcome is Outcome.REPLIED
+    assert caught.value.outcome is errors.Outcome.REPLIED
     assert caught.value.retryable
 
     shop = Workshop(CellsConfig(route_retry_s=0.02))
@@ -131,9 +123,9 @@ async def test_a_cell_or_consumer_that_appears_in_time_is_found_at_once() -> Non
 async def test_missing_or_undecodable_reply_raises() -> None:
     shop = Workshop()
     dock = shop.connect("C1")
-    with pytest.raises(ReplyTimeoutError) as caught:
+    with pytest.raises(errors.ReplyTimeoutError) as caught:
         await shop.call("b@S2", b"", timeout=0.02)
-    assert caught.value.outcome is Outcome.UNKNOWN
+    assert caught.value.outcome is errors.Outcome.UNKNOWN
     assert shop.pending == 0
     shop.answer(dock.envelopes[0], b"late")
     assert shop.dispatcher.statistics.replies_late == 1
@@ -143,7 +135,7 @@ async def test_missing_or_undecodable_reply_raises() -> None:
     call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
     await eventually(lambda: dock.envelopes)
     shop.answer(dock.envelopes[0], b"no failure at all", kind=MessageKind.ERROR)
-    with pytest.raises(RemoteDecodeError, match="malformed failure"):
+    with pytest.raises(errors.RemoteDecodeError, match="malformed failure"):
         await call
     assert shop.dispatcher.statistics.malformed == 1
 
@@ -157,7 +149,7 @@ async def test_slow_local_cell_times_out(is_near: bool) -> None:
         await shop.call("slow", b"")
         gate = Gate()
         runner._handler = gate
-    with pytest.raises(ReplyTimeoutError) as caught:
+    with pytest.raises(errors.ReplyTimeoutError) as caught:
         await shop.call("slow", b"x", timeout=0.02)
     assert caught.value.timeout_s == 0.02
     gate.open()
@@ -197,7 +189,7 @@ async def test_no_route_of_a_handler_or_alias_loop_fails_at_once() -> None:
 
     shop.add("a", handler)
     for _ in range(2):
-        with pytest.raises(RemoteHandlerError, match="printer") as caught:
+        with pytest.raises(errors.RemoteHandlerError, match="printer") as caught:
             await shop.call("a", b"", timeout=5)
         assert caught.value.remote_code == NoRouteError.code
     assert len(calls) == 2
@@ -219,22 +211,22 @@ async def test_invalid_call_options_are_refused(subtests: pytest.Subtests) -> No
             shop = Workshop()
             shop.add("a", Inbox())
             for _ in range(2):
-                with pytest.raises(ConfigError):
+                with pytest.raises(errors.ConfigError):
                     await shop.call("a", b"", timeout=timeout)
 
     shop = Workshop()
     shop.add("a", Inbox())
-    with pytest.raises(ConfigError):
+    with pytest.raises(errors.ConfigError):
         await shop.call("a", b"", headers={"count": 1})  # type: ignore[dict-item]
-    with pytest.raises(ConfigError):
+    with pytest.raises(errors.ConfigError):
         shop.send_nowait("a", b"", session="x" * 2_000)
 
     for destination in ["", ":", "a@b@c", "a:", "*", "a b", "x" * 300, "a@local@"]:
         with subtests.test(destination=destination):
             shop = Workshop()
-            with pytest.raises(ConfigError):
+            with pytest.raises(errors.ConfigError):
                 await shop.call(destination, b"")
-            with pytest.raises(ConfigError):
+            with pytest.raises(errors.ConfigError):
                 shop.send_nowait(destination, b"")
 
     shop = Workshop()
@@ -249,9 +241,9 @@ async def test_oversized_message_is_refused_every_time() -> None:
     shop.add("a", inbox)
     large = bytes(4 << 20)
     for _ in range(3):
-        with pytest.raises(MessageTooLargeError):
+        with pytest.raises(errors.MessageTooLargeError):
             await shop.call("a", large)
-    with pytest.raises(MessageTooLargeError):
+    with pytest.raises(errors.MessageTooLargeError):
         shop.send_nowait("a", large)
     assert not inbox.messages
 
@@ -259,7 +251,7 @@ async def test_oversized_message_is_refused_every_time() -> None:
     shop.add("a", inbox)
     for _ in range(2):
         assert await shop.call("a", b"x" * 1_000) == b"x" * 1_000
-        with pytest.raises(MessageTooLargeError):
+        with pytest.raises(errors.MessageTooLargeError):
             await shop.call("a", bytes(20_000))
 
 
@@ -293,9 +285,9 @@ async def test_calls_in_flight_fail_on_stop() -> None:
     call = asyncio.ensure_future(shop.call("b@S2", b""))
     await eventually(lambda: dock.envelopes)
     shop._calls.close()
-    with pytest.raises(NotRunningError) as caught:
+    with pytest.raises(errors.NotRunningError) as caught:
         await call
-    assert caught.value.outcome is Outcome.UNKNOWN
+    assert caught.value.outcome is errors.Outcome.UNKNOWN
     assert shop.pending == 0
 
 

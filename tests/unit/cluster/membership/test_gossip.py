@@ -3,24 +3,7 @@
 import msgspec
 import pytest
 
-from postroad.cluster.membership import MemberRecord, MemberState
-from postroad.cluster.membership.gossip import (
-    GossipPacket,
-    GossipQueue,
-    MembershipPacket,
-    ProbeAckPacket,
-    ProbeNackPacket,
-    ProbePacket,
-    ProbeRequestPacket,
-    PropertiesRequestPacket,
-    SyncReplyPacket,
-    SyncRequestPacket,
-    decode_packet,
-    encode_packet,
-    fit_records,
-    record_size,
-    retransmit_limit,
-)
+from postroad.cluster.membership import MemberRecord, MemberState, gossip
 from postroad.core.errors import MalformedPayloadError
 from tests.support.cluster.membership import make_record
 
@@ -31,31 +14,33 @@ NEWS = [
     ),
     make_record("c", MemberState.LEFT).without_properties(),
 ]
-PACKETS: list[MembershipPacket] = [
-    ProbePacket(nonce=1, name="a", instance=7, is_joining=True),
-    ProbeAckPacket(
+PACKETS: list[gossip.MembershipPacket] = [
+    gossip.ProbePacket(nonce=1, name="a", instance=7, is_joining=True),
+    gossip.ProbeAckPacket(
         nonce=2**62, name="b", instance=0, leave_digest=b"f" * 16, incarnation=0, is_member=True
     ),
-    ProbeRequestPacket(nonce=3, target="c"),
-    ProbeNackPacket(nonce=4),
-    GossipPacket(),
-    SyncRequestPacket(nonce=5, digest=b"12345678"),
-    SyncReplyPacket(nonce=6, agrees=True, name="a", instance=1, is_member=True),
-    PropertiesRequestPacket(version=0, instance=1),
+    gossip.ProbeRequestPacket(nonce=3, target="c"),
+    gossip.ProbeNackPacket(nonce=4),
+    gossip.GossipPacket(),
+    gossip.SyncRequestPacket(nonce=5, digest=b"12345678"),
+    gossip.SyncReplyPacket(nonce=6, agrees=True, name="a", instance=1, is_member=True),
+    gossip.PropertiesRequestPacket(version=0, instance=1),
 ]
 
 
 def test_packet_encoded_and_decoded_is_equal(subtests: pytest.Subtests) -> None:
-    assert {type(packet) for packet in PACKETS} == set(MembershipPacket.__args__)
+    assert {type(packet) for packet in PACKETS} == set(gossip.MembershipPacket.__args__)
 
     for packet in PACKETS:
         with subtests.test(packet=packet):
             for variant in (packet, msgspec.structs.replace(packet, records=NEWS)):
-                assert decode_packet(encode_packet(variant), records_max=10) == variant
+                assert (
+                    gossip.decode_packet(gossip.encode_packet(variant), records_max=10) == variant
+                )
 
     fields = [*msgspec.structs.astuple(make_record("a")), "more"]
-    packet = decode_packet(msgspec.msgpack.encode([5, [fields], "more"]), records_max=10)
-    assert packet == GossipPacket(records=[make_record("a")])
+    packet = gossip.decode_packet(msgspec.msgpack.encode([5, [fields], "more"]), records_max=10)
+    assert packet == gossip.GossipPacket(records=[make_record("a")])
 
 
 def test_decode_packet_of_garbage_raises_malformed_payload(subtests: pytest.Subtests) -> None:
@@ -72,54 +57,57 @@ def test_decode_packet_of_garbage_raises_malformed_payload(subtests: pytest.Subt
         b"\x92\x05\xa2\xff\xff",
         b"\x92\x05\x91\x9b\xa2\xff\xff",
         b"\x92\x05" + b"\x91" * 100_000,
-        encode_packet(PACKETS[0])[:-1],
-        encode_packet(GossipPacket()) + b"\x00",
+        gossip.encode_packet(PACKETS[0])[:-1],
+        gossip.encode_packet(gossip.GossipPacket()) + b"\x00",
     ]:
         with subtests.test(data=data), pytest.raises(MalformedPayloadError):
-            decode_packet(data, records_max=10)
+            gossip.decode_packet(data, records_max=10)
 
     fields = list(msgspec.structs.astuple(make_record("a")))
     fields[5] = 4
     with pytest.raises(MalformedPayloadError):
-        decode_packet(msgspec.msgpack.encode([5, [fields]]), records_max=10)
+        gossip.decode_packet(msgspec.msgpack.encode([5, [fields]]), records_max=10)
 
-    full = GossipPacket(records=[make_record(name) for name in "abcd"])
-    assert decode_packet(encode_packet(full), records_max=3) == full
+    full = gossip.GossipPacket(records=[make_record(name) for name in "abcd"])
+    assert gossip.decode_packet(gossip.encode_packet(full), records_max=3) == full
     with pytest.raises(MalformedPayloadError, match="4 records"):
-        decode_packet(encode_packet(full), records_max=2)
+        gossip.decode_packet(gossip.encode_packet(full), records_max=2)
 
     for packet in PACKETS:
         with subtests.test(packet=packet):
             twice = [make_record("a"), make_record("b"), make_record("a", MemberState.SUSPECT)]
             with pytest.raises(MalformedPayloadError, match="two records of one member"):
-                decode_packet(
-                    encode_packet(msgspec.structs.replace(packet, records=twice)), records_max=10
+                gossip.decode_packet(
+                    gossip.encode_packet(msgspec.structs.replace(packet, records=twice)),
+                    records_max=10,
                 )
 
 
 def test_fit_records_keeps_order_and_drops_long_properties() -> None:
     for record in NEWS:
-        alone = len(encode_packet(GossipPacket(records=[record])))
-        assert alone - len(encode_packet(GossipPacket())) == record_size(record)
+        alone = len(gossip.encode_packet(gossip.GossipPacket(records=[record])))
+        assert alone - len(gossip.encode_packet(gossip.GossipPacket())) == gossip.record_size(
+            record
+        )
 
-    sizes = [record_size(record) for record in NEWS]
-    assert fit_records(NEWS, sum(sizes), full_bytes_max=1_000) == NEWS
-    assert fit_records(NEWS, sum(sizes) - 1, full_bytes_max=1_000) == NEWS[:2]
-    assert fit_records(NEWS, sizes[0] - 1, full_bytes_max=1_000) == []
+    sizes = [gossip.record_size(record) for record in NEWS]
+    assert gossip.fit_records(NEWS, sum(sizes), full_bytes_max=1_000) == NEWS
+    assert gossip.fit_records(NEWS, sum(sizes) - 1, full_bytes_max=1_000) == NEWS[:2]
+    assert gossip.fit_records(NEWS, sizes[0] - 1, full_bytes_max=1_000) == []
 
     record = make_record("a", properties={"key": "x" * 300})
     bare = record.without_properties()
-    size = record_size(record)
-    assert fit_records([record], 1_000, full_bytes_max=size) == [record]
-    assert fit_records([record], 1_000, full_bytes_max=size - 1) == [bare]
-    assert fit_records([record], record_size(bare) - 1, full_bytes_max=10) == []
+    size = gossip.record_size(record)
+    assert gossip.fit_records([record], 1_000, full_bytes_max=size) == [record]
+    assert gossip.fit_records([record], 1_000, full_bytes_max=size - 1) == [bare]
+    assert gossip.fit_records([record], gossip.record_size(bare) - 1, full_bytes_max=10) == []
 
 
 ROOM = 100_000
 
 
 def take(
-    gossip_queue: GossipQueue, room: int = ROOM, *, transmits_max: int = 100
+    gossip_queue: gossip.GossipQueue, room: int = ROOM, *, transmits_max: int = 100
 ) -> list[MemberRecord]:
     return gossip_queue.pop_batch(room, transmits_max=transmits_max, full_bytes_max=room)
 
@@ -129,7 +117,7 @@ def names(records: list[MemberRecord]) -> list[str]:
 
 
 def test_gossip_queue_drops_a_record_after_the_retransmit_limit() -> None:
-    gossip_queue = GossipQueue()
+    gossip_queue = gossip.GossipQueue()
     assert len(gossip_queue) == 0
     assert take(gossip_queue) == []
     gossip_queue.add(make_record("a"))
@@ -137,7 +125,7 @@ def test_gossip_queue_drops_a_record_after_the_retransmit_limit() -> None:
     assert reported == [["a"], ["a"], ["a"], []]
     assert len(gossip_queue) == 0
 
-    gossip_queue = GossipQueue()
+    gossip_queue = gossip.GossipQueue()
     gossip_queue.add(make_record("a"))
     for _ in range(5):
         take(gossip_queue)
@@ -153,30 +141,30 @@ def test_gossip_queue_drops_a_record_after_the_retransmit_limit() -> None:
         (100, 4, 12),
         (999, 3, 9),
     ]:
-        assert retransmit_limit(size, factor) == times, size
+        assert gossip.retransmit_limit(size, factor) == times, size
 
 
 def test_gossip_queue_pops_least_transmitted_records_first() -> None:
-    gossip_queue = GossipQueue()
+    gossip_queue = gossip.GossipQueue()
     for name in ("a", "b"):
         gossip_queue.add(make_record(name))
     take(gossip_queue)
     gossip_queue.add(make_record("c"))
-    room_for_one = record_size(make_record("c"))
+    room_for_one = gossip.record_size(make_record("c"))
     assert names(take(gossip_queue, room_for_one)) == ["c"]
     assert names(take(gossip_queue, room_for_one)) == ["a"]
     assert names(take(gossip_queue, room_for_one)) == ["b"]
 
-    gossip_queue = GossipQueue()
+    gossip_queue = gossip.GossipQueue()
     for name in "abcde":
         gossip_queue.add(make_record(name))
-    room_for_two = 2 * record_size(make_record("a"))
+    room_for_two = 2 * gossip.record_size(make_record("a"))
     reported = [name for _ in range(5) for name in names(take(gossip_queue, room_for_two))]
     assert sorted(reported) == sorted("abcde" * 2)
 
 
 def test_gossip_queue_newer_record_replaces_older_and_dropped_is_gone() -> None:
-    gossip_queue = GossipQueue()
+    gossip_queue = gossip.GossipQueue()
     gossip_queue.add(make_record("a"))
     take(gossip_queue, transmits_max=2)
     newer = make_record("a", MemberState.SUSPECT)
@@ -186,7 +174,7 @@ def test_gossip_queue_newer_record_replaces_older_and_dropped_is_gone() -> None:
     assert take(gossip_queue, transmits_max=2) == [newer]
     assert take(gossip_queue, transmits_max=2) == []
 
-    gossip_queue = GossipQueue()
+    gossip_queue = gossip.GossipQueue()
     gossip_queue.add(make_record("a"))
     gossip_queue.add(make_record("b"))
     gossip_queue.drop("a")
@@ -195,14 +183,14 @@ def test_gossip_queue_newer_record_replaces_older_and_dropped_is_gone() -> None:
 
 
 def test_gossip_queue_pops_no_more_than_fits() -> None:
-    gossip_queue = GossipQueue()
+    gossip_queue = gossip.GossipQueue()
     for name in "abc":
         gossip_queue.add(make_record(name))
-    size = record_size(make_record("a"))
+    size = gossip.record_size(make_record("a"))
     assert take(gossip_queue, size - 1) == []
     assert len(take(gossip_queue, 3 * size - 1)) == 2
 
-    gossip_queue = GossipQueue()
+    gossip_queue = gossip.GossipQueue()
     large = make_record("a", properties={"key": "x" * 1_000})
     gossip_queue.add(large)
     assert gossip_queue.pop_batch(1_200, transmits_max=9, full_bytes_max=600) == [
