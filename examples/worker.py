@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from postroad import run
 from postroad.core.errors import Reject
 from postroad.durable import Message, RetryPolicy, Transaction
-from postroad.node import Node, NodeConfig, app_of, consumes
+from postroad.node import Node, NodeConfig, app_of, consumer
 from postroad.node.settings import NodeSettings, QueuesSettings
 
 
@@ -24,7 +24,7 @@ async def lifespan(node: Node) -> AsyncIterator[None]:
     yield
 
 
-@consumes("pictures", retry=RetryPolicy(max_attempts=3, initial_delay_s=0.01))
+@consumer("pictures", retry=RetryPolicy(max_attempts=3, initial_delay_s=0.01))
 async def resize(message: Message, tx: Transaction) -> None:
     """The row and the end of the message are one commit, so there is one row for each picture."""
     picture = message.body.decode()

@@ -34,7 +34,7 @@ from postroad.flows import (
     flow,
     responder,
 )
-from postroad.node import Node, consumes, current_node
+from postroad.node import Node, consumer, current_node
 from postroad.services import Context, Service, action
 
 # Each teller rests so long between its payments, and asks for so long.
@@ -94,7 +94,7 @@ async def take_in(ctx: FlowContext, session: FlowSession) -> None:
 # Durable messages.
 
 
-@consumes("receipts")
+@consumer("receipts")
 async def file_receipt(message: Message, tx: Transaction) -> None:
     """Note that the house has cleared a payment of this bank."""
     await write_row(RECEIPTS, msgspec.json.decode(message.body, type=Payment), tx=tx)

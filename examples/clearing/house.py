@@ -15,7 +15,7 @@ import msgspec
 from examples.clearing.job import JOB_FILE
 from examples.clearing.payments import Payment
 from postroad.durable import Message, Transaction
-from postroad.node import Node, consumes, current_node
+from postroad.node import Node, consumer, current_node
 from postroad.services import Context, Service, action
 
 SPARK_PLACE = "CLEARING_SPARK_PLACE"
@@ -25,7 +25,7 @@ ALERTS, TOTALS = TABLES = ("alerts", "totals")
 _COLUMNS = "account TEXT, number INTEGER, cents INTEGER"
 
 
-@consumes("alerts")
+@consumer("alerts")
 async def note_alert(message: Message, tx: Transaction) -> None:
     """Note a large payment."""
     payment = msgspec.json.decode(message.body, type=Payment)
@@ -33,7 +33,7 @@ async def note_alert(message: Message, tx: Transaction) -> None:
     await tx.execute(f"INSERT INTO {ALERTS} VALUES (?, ?, ?)", row)
 
 
-@consumes("totals")
+@consumer("totals")
 async def note_total(message: Message, tx: Transaction) -> None:
     """Note what an account has paid so far; the newest counts."""
     found: dict[str, Any] = msgspec.json.decode(message.body)

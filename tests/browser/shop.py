@@ -15,7 +15,7 @@ import msgspec
 from postroad.cells import Cell, CellMessage
 from postroad.durable import Message, OutgoingMessage, RetryPolicy, Transaction
 from postroad.flows import FlowContext, FlowError, flow
-from postroad.node import Node, Queue, consumes, current_node
+from postroad.node import Node, Queue, consumer, current_node
 from postroad.services import Context, Service, action, event
 
 MARKUP = "<img src=x onerror=\"document.title='broken in'\">"
@@ -97,7 +97,7 @@ class Shop(Service):
 # Durable messages.
 
 
-@consumes("orders", retry=RetryPolicy(max_attempts=1))
+@consumer("orders", retry=RetryPolicy(max_attempts=1))
 async def sell(message: Message, tx: Transaction) -> None:
     """Fails until there is some of it."""
     order = msgspec.json.decode(message.body, type=Order)
@@ -106,19 +106,19 @@ async def sell(message: Message, tx: Transaction) -> None:
     await tx.execute("INSERT INTO sold VALUES (?, ?)", (order.item, order.count))
 
 
-@consumes("flood", retry=RetryPolicy(max_attempts=1))
+@consumer("flood", retry=RetryPolicy(max_attempts=1))
 async def drown(message: Message, tx: Transaction) -> None:
     """Always fails."""
     raise RuntimeError(f"no room for {message.body.decode()}")
 
 
-@consumes("stubborn", retry=RetryPolicy(initial_delay_s=3600, max_delay_s=3600))
+@consumer("stubborn", retry=RetryPolicy(initial_delay_s=3600, max_delay_s=3600))
 async def insist(message: Message, tx: Transaction) -> None:
     """Fails, and tries again much later."""
     raise RuntimeError(f"not today: {message.body.decode()}")
 
 
-@consumes("receipts")
+@consumer("receipts")
 async def file(message: Message, tx: Transaction) -> None:
     """Always works."""
 

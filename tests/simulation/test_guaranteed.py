@@ -23,7 +23,7 @@ async def plant_sent_on_before_acknowledged(
 ) -> None:
     consumers = await self._directions.wait(self.queue, 2.0)
     domain = self._directions.choose(consumers, message.body)
-    await self._mail.send(self.incoming, message.body, to=domain, key=message.key)
+    await self._queues.send(self.incoming, message.body, to=domain, key=message.key)
     # Long enough for something to happen to somebody meanwhile.
     await asyncio.sleep(1.0)
 

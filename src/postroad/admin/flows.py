@@ -79,8 +79,8 @@ class FlowsAtRest(FlowAdmin):
         self.store = store
         # Neither of them is ever started: they only write letters for flows that are ended.
         service = MessagingService("operators", store.owner)
-        mail = DurableQueues(service, store, directory=StaticPeerDirectory(), config=store.config)
-        self._still_engine = StillEngine(mail, FlowRegistry([]), FlowsConfig())
+        queues = DurableQueues(service, store, directory=StaticPeerDirectory(), config=store.config)
+        self._still_engine = StillEngine(queues, FlowRegistry([]), FlowsConfig())
         super().__init__(lambda: self._still_engine)
         self._can_change = can_change
         self._has_tables = False

@@ -176,9 +176,13 @@ def _of_cluster(node: Node) -> Iterator[TroubleView]:
         )
 
 
-def _of_mail(mail: DurableQueuesStatistics) -> Iterator[TroubleView]:
-    if mail.dead_letters:
-        letters = "1 dead letter" if mail.dead_letters == 1 else f"{mail.dead_letters} dead letters"
+def _of_mail(statistics: DurableQueuesStatistics) -> Iterator[TroubleView]:
+    if statistics.dead_letters:
+        letters = (
+            "1 dead letter"
+            if statistics.dead_letters == 1
+            else f"{statistics.dead_letters} dead letters"
+        )
         yield _warning(
             "queues",
             "dlq",
@@ -187,7 +191,7 @@ def _of_mail(mail: DurableQueuesStatistics) -> Iterator[TroubleView]:
             "messages that nobody could deliver or handle, until somebody decides about them",
             "postroad dlq groups",
         )
-    for sender in mail.blocked_senders:
+    for sender in statistics.blocked_senders:
         yield _warning(
             "queues",
             "dlq",
@@ -197,7 +201,7 @@ def _of_mail(mail: DurableQueuesStatistics) -> Iterator[TroubleView]:
             "node until some of them are retried or dropped",
             "postroad dlq groups",
         )
-    for name, queue in sorted(mail.queues.items()):
+    for name, queue in sorted(statistics.queues.items()):
         if queue.is_paused:
             title, command = f"queue {name} is paused", f"postroad queue resume {quote(name)}"
         elif not queue.has_consumer and queue.depth and (queue.oldest_age_s or 0) > _PATIENCE_S:
@@ -206,7 +210,7 @@ def _of_mail(mail: DurableQueuesStatistics) -> Iterator[TroubleView]:
         else:
             continue
         yield _warning("queues", "queue", name, title, _waiting(queue.depth), command)
-    for name, peer in sorted(mail.peers.items()):
+    for name, peer in sorted(statistics.peers.items()):
         trouble = None if peer.bridge is None else peer.bridge.last_error
         if peer.is_paused:
             title, command = f"the bridge to {name} is paused", f"postroad bridge resume {name}"

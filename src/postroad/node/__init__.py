@@ -8,7 +8,7 @@ from .durable_events import DurableEvents
 from .guaranteed import GuaranteedQueues
 from .health import Part, Readiness, State
 from .node import Node
-from .queues.consuming import Consuming, consumer, consumes
+from .queues.consuming import Consuming, consumer
 from .queues.queue import Queue
 from .settings import Layer, NodeConfig
 
@@ -29,7 +29,6 @@ __all__ = [
     "State",
     "app_of",
     "consumer",
-    "consumes",
     "current_node",
     "load_app",
 ]

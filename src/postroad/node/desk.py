@@ -1,7 +1,7 @@
 """One guaranteed queue at one domain: the way out, and the way in.
 
-Messages that are sent here wait in the mail queue `cells.out.NAME` of this node. Each is posted to
-`cells.in.NAME` of a domain that consumes the queue, in one transaction with its acknowledgement.
+Messages that are sent here wait in the durable queue `cells.out.NAME` of this node. Each is sent
+to `cells.in.NAME` of a domain that consumes the queue, in one transaction with its acknowledgement.
 There it is handed to a cell, whose writes are one transaction with its acknowledgement. If no cell
 consumes the queue there any more, it goes back to `cells.out.NAME` of that domain, and on.
 """
@@ -43,7 +43,7 @@ class Desk:
         self,
         queue: str,
         domain: CellDomain,
-        mail: DurableQueues,
+        queues: DurableQueues,
         directions: Directions,
         config: GuaranteedConfig,
     ) -> None:
@@ -51,7 +51,7 @@ class Desk:
         self.outgoing = _OUT + queue
         self.incoming = _IN + queue
         self._domain = domain
-        self._mail = mail
+        self._queues = queues
         self._directions = directions
         self._config = config
         self._loop = asyncio.get_running_loop()
@@ -68,23 +68,23 @@ class Desk:
             initial_delay_s=config.look_first_s,
             max_delay_s=config.look_max_s,
         )
-        await self._mail.consume(self.outgoing, self.send_on, retry=endless)
+        await self._queues.consume(self.outgoing, self.send_on, retry=endless)
 
     async def receive(self, retry: RetryPolicy, concurrency: int) -> None:
         """Begin to hand over."""
         self._patient_until = None
-        await self._mail.consume(
+        await self._queues.consume(
             self.incoming, self.hand_over, concurrency=concurrency, retry=retry
         )
 
     async def rest(self, grace_s: float) -> None:
         """Hand nothing over any more; what cells are at may be finished."""
-        await self._mail.stop_consuming(self.incoming, grace_s)
+        await self._queues.stop_consuming(self.incoming, grace_s)
 
     async def close(self, grace_s: float) -> None:
         """Let messages rest; those that cells are at may be finished."""
         # What is being sent on has had no effect yet.
-        await self._mail.stop_consuming(self.outgoing, 0.0)
+        await self._queues.stop_consuming(self.outgoing, 0.0)
         await self.rest(grace_s)
 
     # The way out.
@@ -102,7 +102,7 @@ class Desk:
     async def _send_on_later(
         self, message: Message, envelope: Envelope, body: bytes, tx: Transaction
     ) -> None:
-        in_hand_s = min(_IN_HAND_S, self._mail.config.handler_timeout_s / 2)
+        in_hand_s = min(_IN_HAND_S, self._queues.config.handler_timeout_s / 2)
         consumers = await self._directions.wait(self.queue, in_hand_s)
         if not consumers:
             raise NoRouteError(f"nobody consumes queue {self.queue!r}")
@@ -130,7 +130,7 @@ class Desk:
         # Whether it came in time is the mail's to say, which knows when it was posted. A cell has
         # as long as the mail waits for it; what it has not begun with by then, it shall not begin.
         timed = msgspec.structs.replace(
-            envelope, ttl_ms=round(self._mail.config.handler_timeout_s * 1000)
+            envelope, ttl_ms=round(self._queues.config.handler_timeout_s * 1000)
         )
         for attempt in itertools.count(1):
             cells = await self._wait_for_cells()
@@ -160,7 +160,7 @@ class Desk:
                     cell,
                     envelope,
                     name=self.queue,
-                    timeout=self._mail.config.handler_timeout_s,
+                    timeout=self._queues.config.handler_timeout_s,
                     transaction=tx,
                 )
             except (CellBusyError, NoRouteError):

@@ -30,7 +30,7 @@ PASSED = faults.declare_fault_point("node.events.passed")
 HANDLED = faults.declare_fault_point("node.events.handled")
 
 QUEUE = "services.events"
-"""The mail queue of every node that takes durable events."""
+"""The queue of every node that takes durable events."""
 
 _STOP_GRACE_S = 5.0
 _ID_BYTES = 16
@@ -41,7 +41,7 @@ _DOUBLINGS_MAX = 10
 
 
 class _Letter(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """An event for one group, as it is in the mail."""
+    """An event for one group, as it is sent."""
 
     id: str
     """Of the event; the same for all groups."""
@@ -77,10 +77,10 @@ class DurableEvents(Lifecycle):
             await broker.emit("order.created", {"id": 1}, durable=True)
 
     Make one on every node that emits or handles durable events, before its broker starts, and
-    start it after. The names of brokers and of the nodes of their mail are the same.
+    start it after. The names of brokers and of the nodes of their queues are the same.
 
     Handlers are those of any event. One that raises has the event come again, and after
-    `retry.attempts` failures it is a dead letter of its node's mail; one that raises
+    `retry.attempts` failures it is a dead letter of its node; one that raises
     `ValidationError` or `Reject` makes it one at once. What a handler writes through
     `ctx.transaction`, and the durable events it emits, is committed together with the fact that
     the event was handled: once. What it does elsewhere is done again if the process dies before.
@@ -89,7 +89,7 @@ class DurableEvents(Lifecycle):
 
     Args:
         broker: of this node, not started yet.
-        mail: of the same node.
+        queues: the durable queues of the same node.
         retry: how often and when an event is handled again whose handler failed.
         concurrency: events that are handled here at the same time.
     """
@@ -97,18 +97,18 @@ class DurableEvents(Lifecycle):
     def __init__(
         self,
         broker: Broker,
-        mail: DurableQueues,
+        queues: DurableQueues,
         *,
         retry: RetryPolicy | None = None,
         concurrency: int = 1,
     ) -> None:
-        if broker.node_id != mail.service.name:
+        if broker.node_id != queues.service.name:
             raise ConfigError(
-                f"broker {broker.node_id!r} and the mail of {mail.service.name!r} "
+                f"broker {broker.node_id!r} and the queues of {queues.service.name!r} "
                 "must be of the same node"
             )
         self._broker = broker
-        self._mail = mail
+        self._queues = queues
         self._retry = retry
         self._concurrency = concurrency
         self._is_running = False
@@ -118,7 +118,7 @@ class DurableEvents(Lifecycle):
         """Begin to handle what came, now that the services are there."""
         if not self._broker.is_running:
             raise UsageError("start the broker before its durable events")
-        await self._mail.consume(
+        await self._queues.consume(
             QUEUE, self._receive, concurrency=self._concurrency, retry=self._retry
         )
         self._is_running = True
@@ -127,7 +127,7 @@ class DurableEvents(Lifecycle):
         """Let handlers end; events stay where they are, and no more are taken."""
         if self._is_running:
             self._is_running = False
-            await self._mail.stop_consuming(QUEUE, grace)
+            await self._queues.stop_consuming(QUEUE, grace)
 
     # Out.
 
@@ -147,7 +147,7 @@ class DurableEvents(Lifecycle):
             for draft in drafts:
                 transaction.send_message(draft)
         elif drafts:
-            await self._mail.send_many(drafts)
+            await self._queues.send_many(drafts)
 
     def _groups(self, event: str, groups: Collection[str]) -> list[str]:
         listening = self._broker.registry.events.nodes_of(event, groups)

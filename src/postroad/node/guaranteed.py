@@ -33,30 +33,30 @@ class _Declared(NamedTuple):
 
 
 class GuaranteedQueues(Lifecycle):
-    """Has messages to some queues of a domain carried by mail.
+    """Has messages to some queues of a domain carried by durable queues.
 
-        async with GuaranteedQueues(domain, mail) as queues:
-            await queues.declare("payments")
+        async with GuaranteedQueues(domain, queues) as guaranteed:
+            await guaranteed.declare("payments")
             await domain.send("payments", {"amount": 100})
 
     A queue is declared on every domain that sends to it or consumes it.
 
     Args:
         domain: the running domain.
-        mail: the running mail of the same node.
+        queues: the running durable queues of the same node.
         config: all times.
     """
 
     def __init__(
-        self, domain: CellDomain, mail: DurableQueues, *, config: GuaranteedConfig | None = None
+        self, domain: CellDomain, queues: DurableQueues, *, config: GuaranteedConfig | None = None
     ) -> None:
-        if domain.name != mail.service.name:
+        if domain.name != queues.service.name:
             raise ConfigError(
-                f"domain {domain.name!r} and the mail of {mail.service.name!r} "
+                f"domain {domain.name!r} and the queues of {queues.service.name!r} "
                 "must be of the same node"
             )
         self._domain = domain
-        self._mail = mail
+        self._queues = queues
         self._config = config or GuaranteedConfig()
         self._declared: dict[str, _Declared] = {}
         self._declaring = asyncio.Lock()
@@ -108,7 +108,7 @@ class GuaranteedQueues(Lifecycle):
     async def declare(
         self, queue: str, *, retry: RetryPolicy | None = None, concurrency: int = 1
     ) -> None:
-        """Have messages to a queue carried by mail from now on, and hand over those that came.
+        """Carry messages to a queue by durable queues from now on, and hand over those that came.
 
         Let the cells in that consume it before: what waits for them is sent to other domains if
         there are none.
@@ -130,7 +130,7 @@ class GuaranteedQueues(Lifecycle):
 
     async def _open(self, queue: str, retry: RetryPolicy, concurrency: int) -> None:
         self._check_running()
-        desk = Desk(queue, self._domain, self._mail, self._directions, self._config)
+        desk = Desk(queue, self._domain, self._queues, self._directions, self._config)
         await desk.open()
         try:
             if not self._is_holding:
@@ -210,7 +210,7 @@ class GuaranteedQueues(Lifecycle):
         if idempotency_key is not None:
             # Keys of mail are for all queues together.
             idempotency_key = f"{outgoing}:{idempotency_key}"
-        await self._mail.send(
+        await self._queues.send(
             outgoing,
             write_message(envelope),
             to=self._domain.name,

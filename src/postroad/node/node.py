@@ -195,15 +195,15 @@ class Node(Lifecycle):
 
     async def _start_mail(self) -> None:
         settings = self.config.queues
-        mail = DurableQueues(
+        queues = DurableQueues(
             self.agent,
             self._make_store(),
             config=settings.tuning,
             accepted_queues=settings.accept,
             bridge=settings.bridge,
         )
-        await self._enter(Part.QUEUES, mail)
-        mail.store.ended.add_done_callback(self._on_store_ended)
+        await self._enter(Part.QUEUES, queues)
+        queues.store.ended.add_done_callback(self._on_store_ended)
 
     def _on_store_ended(self, ended: asyncio.Future[StoreError]) -> None:
         """Stop, and have the process end: a new one goes on from what the database has."""

@@ -352,7 +352,7 @@ async def test_a_failure_that_does_not_fit_into_a_letter_is_cut(nodes: FlowNodes
 
 async def test_messages_that_are_too_small_for_flows(nodes: FlowNodes) -> None:
     config = msgspec.structs.replace(QUICK, message_bytes_max=1_023)
-    with pytest.raises(ConfigError, match="message_bytes_max=1023 of the mail is too little"):
+    with pytest.raises(ConfigError, match="message_bytes_max=1023 of the queues is too little"):
         await nodes.start("alpha", send_much_and_fail, mail_config=config)
 
 

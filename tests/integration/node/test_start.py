@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(600)
 
 APP = """
 from postroad.durable import Message, Transaction
-from postroad.node import Node, consumes
+from postroad.node import Node, consumer
 from contextlib import asynccontextmanager
 
 @asynccontextmanager
@@ -37,7 +37,7 @@ async def lifespan(node):
     yield
     print("lifespan ends", flush=True)
 
-@consumes("orders")
+@consumer("orders")
 async def take(message: Message, tx: Transaction) -> None:
     await tx.execute("INSERT INTO heard VALUES (?)", (message.body.decode(),))
     print("heard", message.body.decode(), flush=True)

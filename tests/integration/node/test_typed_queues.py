@@ -10,7 +10,6 @@ import msgspec
 import pydantic
 import pytest
 
-import postroad
 from postroad import App, Message, Node, Queue, Transaction, consumer
 from postroad.core.errors import ConfigError, PostroadError, UsageError
 from postroad.core.limits import MIB
@@ -219,10 +218,6 @@ def test_consumer_whose_parameters_cannot_be_filled_is_refused_when_declared() -
     ):
         with pytest.raises(ConfigError, match=text):
             declare(function)
-
-
-def test_former_name_of_the_decorator_still_works() -> None:
-    assert postroad.node.consumes is consumer
 
 
 @pytest.mark.parametrize("name", ["eu/orders", "orders📦", "Bücher.2026", "a:b@c#d?e=f"])

@@ -10,14 +10,14 @@ import pytest
 from postroad.core.errors import ConfigError
 from postroad.durable import RetryPolicy
 from postroad.node.app import App, app_of, load_app, load_module
-from postroad.node.queues.consuming import consumes
+from postroad.node.queues.consuming import consumer
 
 PROGRAM = """
     from contextlib import asynccontextmanager
 
     from postroad.cells import Cell
     from postroad.flows import FlowContext, flow
-    from postroad.node import consumes
+    from postroad.node import consumer
     from postroad.services import Context, Service, action
 
 
@@ -45,13 +45,13 @@ PROGRAM = """
     also_order = order
 
 
-    @consumes("orders", concurrency=3)
+    @consumer("orders", concurrency=3)
     async def take(message, tx):
         return None
 
 
-    @consumes("returns")
-    @consumes("complaints")
+    @consumer("returns")
+    @consumer("complaints")
     async def hear(message, tx):
         return None
 
@@ -137,7 +137,7 @@ def test_service_that_needs_arguments_is_an_error(program: Path) -> None:
 def test_how_a_queue_is_consumed_is_kept() -> None:
     retry = RetryPolicy(max_attempts=2)
 
-    @consumes("orders", ordered_by_key=False, retry=retry)
+    @consumer("orders", ordered_by_key=False, retry=retry)
     def take(message: object, tx: object) -> None:
         return None
 

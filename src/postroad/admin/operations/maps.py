@@ -134,10 +134,10 @@ class _Drawing:
                 label = f"{cell}@{domain.name}"
                 self.connect(id, self.add("cell", label, "ok", "cells", view.description), "serves")
 
-    def add_mail(self, mail: DurableQueuesStatistics) -> None:
-        for name, queue in sorted(mail.queues.items()):
+    def add_mail(self, statistics: DurableQueuesStatistics) -> None:
+        for name, queue in sorted(statistics.queues.items()):
             self._add_queue(name, queue)
-        for name, peer in sorted(mail.peers.items()):
+        for name, peer in sorted(statistics.peers.items()):
             if name != self.node.name:
                 self._add_bridge(name, peer)
 

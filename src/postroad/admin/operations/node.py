@@ -131,18 +131,18 @@ async def show_overview(office: Office) -> OverviewView:
     node = office.node
     vitals = vitals_of(node)
     members = members_of(node)
-    mail = await vitals.mail.take() if node.config.has(Layer.QUEUES) else None
+    statistics = await vitals.mail.take() if node.config.has(Layer.QUEUES) else None
     flows = await vitals.flows.take() if node.config.has(Layer.FLOWS) else {}
     return OverviewView(
         node=view_node(node),
         members=len(members),
         suspects=sum(it.state != "alive" for it in members),
         requests_per_s=vitals.requests_per_s(),
-        posted_per_s=0.0 if mail is None else mail.sent_per_s,
-        handled_per_s=0.0 if mail is None else mail.handled_per_s,
-        failed_per_s=0.0 if mail is None else mail.failed_per_s,
-        waiting=0 if mail is None else mail.waiting,
-        dead=0 if mail is None else mail.dead_letters,
+        posted_per_s=0.0 if statistics is None else statistics.sent_per_s,
+        handled_per_s=0.0 if statistics is None else statistics.handled_per_s,
+        failed_per_s=0.0 if statistics is None else statistics.failed_per_s,
+        waiting=0 if statistics is None else statistics.waiting,
+        dead=0 if statistics is None else statistics.dead_letters,
         flows={status.value: count for status, count in flows.items()},
         jobs=sum(it.state == "running" for it in await jobs_of(node)),
         troubles=await find_troubles(node),

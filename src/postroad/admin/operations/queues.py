@@ -172,13 +172,13 @@ async def post(
 
     A text is sent as it is, everything else as JSON; `encoded`, instead, as the bytes that it is.
     """
-    mail = office.node.queues
+    node_queues = office.node.queues
     target = peer or office.name
     payload = write_body(body) if encoded is None else encoded
     declared = office.node.queue_types.queues.get(queue)
     if declared is not None and target == office.name:
         _validate(declared, payload)
-    id = await mail.send(
+    id = await node_queues.send(
         queue,
         payload,
         to=target,

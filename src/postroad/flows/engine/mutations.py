@@ -268,7 +268,7 @@ class FlowMutationBuilder:
         size = queues.config.message_bytes_max
         if size < _ENVELOPE_BYTES_MIN:
             raise ConfigError(
-                f"message_bytes_max={size} of the mail is too little for flows: they need "
+                f"message_bytes_max={size} of the queues is too little for flows: they need "
                 f"{_ENVELOPE_BYTES_MIN}"
             )
         self.payload_max = size - min(_ENVELOPE_BYTES, size // 2)

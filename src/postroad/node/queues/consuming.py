@@ -113,10 +113,6 @@ def consumer(
     return mark
 
 
-consumes = consumer
-"""The former name."""
-
-
 def consumers_of(function: object) -> tuple[Consuming, ...]:
     """What the decorator has left at a function."""
     marks: tuple[Consuming, ...] = getattr(function, _MARK, ())

@@ -89,31 +89,31 @@ OUTPUTS: Mapping[str, Callable[..., OutputConnector]] = {
 OLD_NAMES: Mapping[str, str] = {"lines": "jsonl", "redis_stream": "redis", "seq": "memory"}
 """What connectors were called before 0.2, and jobs may still call them."""
 
-# Connectors of the node that runs the job: they are given its mail before their options.
+# Connectors of the node that runs the job: they are given its durable queues before their options.
 _OF_A_NODE = frozenset({"queue"})
 
 
-def make_input(task: Task, mail: DurableQueues | Store | None = None) -> InputConnector:
+def make_input(task: Task, queues: DurableQueues | Store | None = None) -> InputConnector:
     """The input of a task.
 
     Args:
         task: says which, and with what options.
-        mail: of the node that runs the job, if one does, or its store.
+        queues: of the node that runs the job, if one does, or its store.
 
     Raises:
         ConfigError: there is none such, it refuses its options, or it needs a node.
     """
-    return _make(task, mail, INPUTS, "postroad.pipeline.inputs")
+    return _make(task, queues, INPUTS, "postroad.pipeline.inputs")
 
 
-def make_output(task: Task, mail: DurableQueues | Store | None = None) -> OutputConnector:
+def make_output(task: Task, queues: DurableQueues | Store | None = None) -> OutputConnector:
     """The output of a task, likewise."""
-    return _make(task, mail, OUTPUTS, "postroad.pipeline.outputs")
+    return _make(task, queues, OUTPUTS, "postroad.pipeline.outputs")
 
 
 def _make(
     task: Task,
-    mail: DurableQueues | Store | None,
+    queues: DurableQueues | Store | None,
     known: Mapping[str, Callable[..., M]],
     group: str,
 ) -> M:
@@ -121,10 +121,10 @@ def _make(
     if maker is None:
         maker = _find(task, known, group)
     elif task.connector in _OF_A_NODE:
-        if mail is None:
+        if queues is None:
             does = "reads" if task.type == TaskType.INPUT else "sends to"
             raise ConfigError(f"task {task.name!r} {does} a queue of a node: run the job in one")
-        maker = partial(maker, mail)
+        maker = partial(maker, queues)
     try:
         return maker(**task.options)
     except TypeError as error:

@@ -60,7 +60,7 @@ class QueueInput(InputConnector):
     are dead letters of the node. The order within keys is not kept.
 
     Args:
-        mail: of the node that runs the job, or its store; open when the job begins.
+        queues: of the node that runs the job, or its store; open when the job begins.
         queue: the name of the queue.
         codec: how a message is a segment: `json`, `msgpack` or `raw`, which gives the bytes as
             `payload`.
@@ -73,13 +73,13 @@ class QueueInput(InputConnector):
     @accept_old_names(slice_segments="split_segments", until_empty="bounded")
     def __init__(
         self,
-        mail: DurableQueues | Store,
+        queues: DurableQueues | Store,
         queue: str,
         codec: str = "json",
         bounded: bool = False,
         split_segments: int = _SPLIT_SEGMENTS,
     ) -> None:
-        self._store: Store | None = store_of(mail)
+        self._store: Store | None = store_of(queues)
         self._queue = validate_queue_name(check_name("queue", queue))
         self._codec = check_codec(codec)
         self.is_bounded = check_flag("bounded", bounded)

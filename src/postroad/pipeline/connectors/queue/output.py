@@ -59,7 +59,7 @@ class QueueOutput(OutputConnector):
     already is sent, so that for a while there is more than `outbox_messages_max`.
 
     Args:
-        mail: of the node that runs the job, or its store.
+        queues: of the node that runs the job, or its store.
         peer: the node the messages are for; this node itself by default.
         queue: the queue there.
         codec: how a segment is a message: `json`, `msgpack` or `raw`, which sends the bytes that
@@ -70,15 +70,15 @@ class QueueOutput(OutputConnector):
 
     def __init__(
         self,
-        mail: DurableQueues | Store,
+        queues: DurableQueues | Store,
         peer: str | None = None,
         queue: str | None = None,
         codec: str = "json",
         key: str | None = None,
     ) -> None:
         # Not in other processes: there is nothing but staging.
-        self._store: Store | None = store_of(mail)
-        self._config = mail.config
+        self._store: Store | None = store_of(queues)
+        self._config = queues.config
         self._peer = None if peer is None else validate_node_name(check_name("peer", peer))
         self._queue = validate_queue_name(check_name("queue", queue))
         self._codec = check_codec(codec)
@@ -197,9 +197,9 @@ def _keys_of(name: str, ids: Sequence[int], segments: Sequence[Segment]) -> list
     return keys
 
 
-def store_of(mail: DurableQueues | Store) -> Store:
+def store_of(queues: DurableQueues | Store) -> Store:
     """The store that the mail is in."""
-    return mail if isinstance(mail, Store) else mail.store
+    return queues if isinstance(queues, Store) else queues.store
 
 
 def check_account(store: Store | None, ledger: StoreTables) -> None:
