@@ -1,8 +1,9 @@
-"""The life of a domain: starting, adding and removing cells, stopping."""
+"""The life of a domain, with TLS too: starting, adding and removing cells, stopping."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from postroad.net import MessagingService
 from tests.support.cells.nodes import CLUSTER, LIMITS, QUICK, Domains, Gate, Inbox, quick
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import Stubborn, nothing_left
+from tests.support.net.tls import Authority
 
 
 class Careful(Cell):
@@ -306,3 +308,31 @@ async def test_every_endpoint_of_a_core_is_tried() -> None:
             CellDomain(service, core_discovery=cores, config=QUICK) as satellite,
         ):
             await eventually(lambda: "C1" in satellite.links.by_domain)
+
+
+async def test_messages_and_routes_go_through_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    async with Domains(2, 2, tls=authority.tls) as domains:
+        inbox = Inbox()
+        domains["S2"].add_function("worker", inbox, consume=["work"], subscribe=["news"])
+        await domains.settled()
+        assert all(service.uses_tls for service in domains.services.values())
+        for name in ("worker@S2", "work"):
+            assert await domains["S1"].call(name, b"x") == b"x"
+        domains["S1"].publish("news", b"y")
+        await eventually(lambda: inbox.payloads == [b"x", b"x", b"y"])
+
+
+async def test_a_domain_without_a_certificate_gets_no_tunnel(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    async with (
+        Domains(1, 1, tls=authority.tls) as domains,
+        MessagingService(CLUSTER, "S9", limits=LIMITS) as service,
+    ):
+        cores = StaticCoreDiscovery({"C1": [domains.services["C1"].address]})
+        async with CellDomain(service, core_discovery=cores, config=QUICK) as plain:
+            await eventually(lambda: "C1" in plain.dialer.failures)
+            assert not plain.links.by_domain
+        assert set(domains["C1"].links.by_domain) == {"S1"}
+        domains["C1"].add_function("echo", Inbox())
+        assert await domains["S1"].call("echo", b"x") == b"x"

@@ -1,6 +1,7 @@
-"""Each row of the exception table in which the peer did not answer."""
+"""Each row of the exception table in which the peer did not answer, and what errors keep alive."""
 
 import asyncio
+import gc
 from functools import partial
 from traceback import walk_tb
 
@@ -13,7 +14,7 @@ from postroad.core.errors import (
     NotRunningError,
     ReplyTimeoutError,
 )
-from postroad.net import Address, Outcome
+from postroad.net import Address, MessagingService, Outcome, RawMessage
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import (
     Pair,
@@ -349,3 +350,37 @@ async def test_waiters_of_one_failed_dial_share_no_error(fault: str) -> None:
         chains = [chain_of(error) for error in errors]
         assert len({id(error) for chain in chains for error in chain}) == sum(map(len, chains))
         assert max(map(frames_of, errors)) <= frames_of(await one_fails()) + 2
+
+
+def errors_alive() -> dict[int, MessagingError]:
+    """All there are, by identity."""
+    gc.collect()
+    return {id(error): error for error in gc.get_objects() if isinstance(error, MessagingError)}
+
+
+async def test_request_whose_connection_was_lost() -> None:
+    arrived = asyncio.Event()
+
+    async def never_answer(message: RawMessage) -> bytes:
+        arrived.set()
+        await asyncio.Event().wait()
+        return b""
+
+    async def ask(service: MessagingService, server: MessagingService) -> None:
+        # The first one finds no link, the second takes the one of the first.
+        first = asyncio.ensure_future(service.request(server.address, "hang", b""))
+        await arrived.wait()
+        second = asyncio.ensure_future(service.request(server.address, "hang", b""))
+        await asyncio.sleep(0)
+        await server.stop(grace=0)
+        results = await asyncio.gather(first, second, return_exceptions=True)
+        assert all(isinstance(result, MessagingError) for result in results)
+
+    before = errors_alive()
+    async with MessagingService("demo", "client") as service:
+        server = MessagingService("demo", "server")
+        await server.start()
+        server.serve("hang", never_answer)
+        await ask(service, server)
+    remaining = errors_alive()
+    assert [error for id, error in remaining.items() if id not in before] == []

@@ -1,11 +1,31 @@
-"""A message as its cell sees it."""
+"""A message as its cell sees it: its fields, its body, and the answer to a ping."""
 
+import datetime
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 import pytest
 
 from postroad.cells import CellAddress, CellMessage, CellPath
+from postroad.cells.addresses import HOPS_MAX
+from postroad.cells.messages import (
+    BYTES,
+    COMMAND,
+    JSON,
+    MSGPACK,
+    PING,
+    TEXT,
+    PongBody,
+    build_pong,
+    decode_body,
+    decode_pong,
+    encode_body,
+)
 from postroad.core.errors import ConfigError, MalformedPayloadError
 from tests.support.cells.nodes import Inbox
-from tests.support.cells.offline_domain import Workshop
+from tests.support.cells.offline_domain import UnreliableZone, Workshop
 
 
 def test_body_is_read_from_the_payload() -> None:
@@ -82,3 +102,116 @@ async def test_sending_as_a_cell_of_another_domain_is_refused() -> None:
     with pytest.raises(ConfigError, match="p@S2"):
         await shop.call("a", "text", sender=CellAddress("p", "S2"))
     assert len(inbox.messages) == 1
+
+
+class Point(msgspec.Struct):
+    x: int
+    y: int
+
+
+@dataclass
+class Pair:
+    first: int
+    second: str
+
+
+def test_bytes_text_and_plain_values_come_back(subtests: pytest.Subtests) -> None:
+    encoded: list[tuple[Any, str, bytes]] = [
+        (b"raw", BYTES, b"raw"),
+        (bytearray(b"raw"), BYTES, b"raw"),
+        (memoryview(b"raw")[1:], BYTES, b"aw"),
+        (memoryview(b"abcdef")[::2], BYTES, b"ace"),
+        (b"", BYTES, b""),
+        (None, BYTES, b""),
+        ("größe", TEXT, "größe".encode()),
+        ("", TEXT, b""),
+    ]
+    for body, content_type, payload in encoded:
+        assert encode_body(body) == (content_type, payload), content_type
+
+    for body, read in [
+        (0, 0),
+        (True, True),
+        (-1.5, -1.5),
+        ([1, "two", None], [1, "two", None]),
+        ({"a": {"b": [b"c"]}}, {"a": {"b": [b"c"]}}),
+        ((1, 2), [1, 2]),
+        (Point(1, 2), {"x": 1, "y": 2}),
+        (Pair(1, "b"), {"first": 1, "second": "b"}),
+    ]:
+        with subtests.test(body=body):
+            content_type, payload = encode_body(body)
+            assert content_type == MSGPACK
+            assert decode_body(content_type, payload) == read
+
+    assert decode_body(*encode_body("größe")) == "größe"
+    assert decode_body(*encode_body(b"\xff")) == b"\xff"
+    assert decode_body(*encode_body(None)) == b""
+
+    assert decode_body(JSON, b'{"a": [1]}') == {"a": [1]}
+
+
+def make_deep() -> list[Any]:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    return deep
+
+
+def test_unencodable_or_mislabelled_body_is_refused(subtests: pytest.Subtests) -> None:
+    for body in [
+        object(),
+        "\ud800",
+        1 << 70,
+        {"a": lambda: None},
+        make_deep(),
+        datetime.datetime(2020, 1, 1, tzinfo=UnreliableZone()),
+    ]:
+        with subtests.test(body=body), pytest.raises(ConfigError, match="cannot encode a body"):
+            encode_body(body)
+
+    for content_type, payload in [
+        (TEXT, b"\xff"),
+        (COMMAND, b"\xff"),
+        (JSON, b"{"),
+        (JSON, b"\xff"),
+        (JSON, b"[" * 100_000),
+        (MSGPACK, b""),
+        (MSGPACK, b"\xc1"),
+        (MSGPACK, b"\x91" * 100_000),
+        (MSGPACK, b"\xd7\xff" + b"\xff" * 8),
+        ("pickle", pickle.dumps({})),
+        ("unknown", b""),
+    ]:
+        with subtests.test(content_type=content_type), pytest.raises(MalformedPayloadError):
+            decode_body(content_type, payload)
+
+    with pytest.raises(
+        MalformedPayloadError, match="unknown content type 'pickle'; supported: text"
+    ):
+        decode_body("pickle", b"")
+    with pytest.raises(MalformedPayloadError, match="payload is not valid json"):
+        decode_body(JSON, b"{")
+
+
+def test_ping_reply_lists_the_path() -> None:
+    way = CellPath.of("System@S1", "*@S1", "*@C1")
+    content_type, payload = encode_body(build_pong(CellMessage(b"", PING, path=way)))
+    assert content_type == "msgpack"
+    assert decode_pong(payload) == way
+
+
+def test_other_payload_is_a_malformed_ping_reply(subtests: pytest.Subtests) -> None:
+    for payload in [
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode("text"),
+        msgspec.msgpack.encode({"way": [1]}),
+        msgspec.msgpack.encode(PongBody(("a@b@c",))),
+        msgspec.msgpack.encode(PongBody(("x" * 1_000,))),
+        msgspec.msgpack.encode(PongBody(("a@S1",) * (HOPS_MAX + 1))),
+        b"\x81\xa3way" + b"\x91" * 100_000,
+    ]:
+        refusal = pytest.raises(MalformedPayloadError, match="payload is no reply to a ping")
+        with subtests.test(payload=payload), refusal:
+            decode_pong(payload)

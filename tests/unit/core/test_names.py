@@ -1,9 +1,15 @@
-"""Which names a node and a cluster may have."""
+"""Which names and addresses a node and a cluster may have."""
 
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.core.names import NODE_NAME_BYTES_MAX, validate_cluster_name, validate_node_name
+from postroad.core.names import (
+    NODE_NAME_BYTES_MAX,
+    Address,
+    to_address,
+    validate_cluster_name,
+    validate_node_name,
+)
 
 
 def test_node_names_are_validated(subtests: pytest.Subtests) -> None:
@@ -36,3 +42,43 @@ def test_cluster_names_are_validated() -> None:
 
     with pytest.raises(ConfigError, match="UTF-8"):
         validate_cluster_name("\ud800")
+
+
+def test_an_address_is_parsed_and_printed() -> None:
+    for text, address in [
+        ("localhost:26502", Address("localhost", 26502)),
+        ("10.0.0.1:0", Address("10.0.0.1", 0)),
+        ("[::1]:65535", Address("::1", 65535)),
+        ("[fe80::1%eth0]:80", Address("fe80::1%eth0", 80)),
+    ]:
+        assert Address.parse(text) == address, text
+        assert str(address) == text, text
+
+    address = Address("a", 1)
+    assert to_address(address) is address
+    assert to_address("a:1") == address
+
+
+def test_invalid_address_is_refused_naming_the_form(subtests: pytest.Subtests) -> None:
+    for text in [
+        "",
+        "localhost",
+        ":1",
+        "[]:1",
+        "host:",
+        "host:-1",
+        "host:1a",
+        "host:²",
+        "host: 1",
+        "host:٣",
+    ]:
+        with subtests.test(text=text), pytest.raises(ConfigError, match="host:port"):
+            Address.parse(text)
+
+    for text in ["::1:26502", "a:b:1", "fe80::1"]:
+        with subtests.test(text=text), pytest.raises(ConfigError, match="brackets"):
+            Address.parse(text)
+
+    for digits in ["65536", "99999999", "9" * 5_000]:
+        with subtests.test(digits=digits), pytest.raises(ConfigError, match="0 to 65535"):
+            Address.parse(f"host:{digits}")

@@ -4,7 +4,7 @@ import pytest
 
 from postroad.core.errors import ConfigError, HandshakeRejectedError
 from postroad.wire import DOCUMENTED, PROFILES, ZEEBE, ConnectionRole, ProtocolProfile
-from postroad.wire.handshake import Handshake
+from postroad.wire.handshake import Handshake, encode_preamble, java_string_hash
 from tests.support.wire.pairs import byte_by_byte, two_pieces
 
 PREAMBLE = b"\xeb\x6e\xec\x8a"
@@ -127,3 +127,18 @@ def test_client_names_the_profiles_when_the_server_has_the_other_one() -> None:
         HandshakeRejectedError, match="profile 'documented' does; this node is conf"
     ):
         client.feed(b"\x00\x02")
+
+
+def test_preamble_is_the_hash_over_utf16_units_as_four_bytes() -> None:
+    for text, value in [
+        ("", 0),
+        ("a", 97),
+        ("ab", 31 * 97 + 98),
+        ("\uffff", 0xFFFF),
+        ("\U00010000", 31 * 0xD800 + 0xDC00),
+        ("\ud800", 0xD800),
+        ("polygenelubricants", -(2**31)),
+    ]:
+        assert java_string_hash(text) == value, text
+    assert encode_preamble("a") == b"\x00\x00\x00\x61"
+    assert encode_preamble("polygenelubricants") == b"\x80\x00\x00\x00"
