@@ -94,8 +94,7 @@ def defaults_of(domain: CellDomain) -> set[str]:
 
 async def test_satellites_leave_a_core_before_its_tunnels_close() -> None:
     async with Domains(2, 2) as domains:
-        gate = Gate()
-        domains["C1"].add_function("slow", gate)
+        gate = domains.add("C1", "slow", Gate())
         call = asyncio.ensure_future(domains["S1"].call("slow@C1"))
         await eventually(lambda: gate.begun)
         stop = asyncio.ensure_future(domains["C1"].stop(5.0))

@@ -149,8 +149,7 @@ async def test_cell_that_fails_to_stop_is_removed(caplog: pytest.LogCaptureFixtu
 
 async def test_a_cell_can_send_while_it_starts() -> None:
     async with Domains(1, 2) as domains:
-        inbox = Inbox()
-        domains["S2"].add_function("inbox", inbox)
+        inbox = domains.add("S2", "inbox", Inbox())
 
         class Early(Cell):
             """Greets before it can be reached."""
@@ -249,8 +248,7 @@ async def test_stopped_domains_are_garbage_collected() -> None:
     async with nothing_left():
         for _ in range(3):
             async with Domains(2, 2) as domains:
-                inbox = Inbox()
-                domains["S2"].add_function("worker", inbox, consume=["work"])
+                domains.add("S2", "worker", Inbox(), consume=["work"])
                 assert await domains["S1"].call("work", b"x") == b"x"
                 await domains["S1"].send("work", b"y")
 
@@ -313,8 +311,7 @@ async def test_every_endpoint_of_a_core_is_tried() -> None:
 async def test_messages_and_routes_go_through_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with Domains(2, 2, tls=authority.tls) as domains:
-        inbox = Inbox()
-        domains["S2"].add_function("worker", inbox, consume=["work"], subscribe=["news"])
+        inbox = domains.add("S2", "worker", Inbox(), consume=["work"], subscribe=["news"])
         await domains.settled()
         assert all(service.uses_tls for service in domains.services.values())
         for name in ("worker@S2", "work"):

@@ -10,13 +10,14 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from postroad.cells import (
     CellAddress,
     CellDomain,
+    CellHandler,
     CellMessage,
     CellPath,
     CellsConfig,
@@ -55,6 +56,8 @@ QUICK = CellsConfig(
 LIMITS = Limits(heartbeat_interval_s=0.2, heartbeat_timeout_s=20.0, stop_grace_s=1.0)
 """Nobody is given up because it is held up for a moment."""
 CLUSTER = "test"
+
+H = TypeVar("H", bound=CellHandler)
 
 
 class Inbox:
@@ -197,6 +200,11 @@ class Domains:
         await self._stack.enter_async_context(domain)
         self.by_name[name] = domain
         return domain
+
+    def add(self, name: str, cell: str, handler: H, **options: Any) -> H:
+        """Add a handler to a domain as a cell; return it."""
+        self.by_name[name].add_function(cell, handler, **options)
+        return handler
 
     async def connected(self) -> None:
         """Wait until there are all tunnels there should be, and everybody knows everything."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from postroad.cluster import Member
 from postroad.cluster.membership import (
     MemberRecord,
     Membership,
@@ -408,6 +409,13 @@ def make_cluster(
         machines[name] = wire.add(machine, machines.values())
     wire.run(30.0)
     return wire, machines
+
+
+def member_of(machine: Membership, name: str) -> Member:
+    """A member as another one sees it, which must know it."""
+    member = machine.member(name)
+    assert member is not None
+    return member
 
 
 def names_of(machine: Membership) -> list[str]:

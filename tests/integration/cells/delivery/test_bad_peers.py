@@ -76,8 +76,7 @@ async def test_garbage_is_dropped_counted_and_logged(caplog: pytest.LogCaptureFi
 
 async def test_message_with_a_forged_sender_is_dropped() -> None:
     async with beside_others() as (domains, forged):
-        inbox = Inbox()
-        domains["C1"].add_function("victim", inbox)
+        inbox = domains.add("C1", "victim", Inbox())
         sources = [("p@S1", "*@S1"), (), (f"*@{forged.name}", f"p@{forged.name}"), ("p@C1", "*@C1")]
         for number, source in enumerate(sources, 1):
             forged.send("victim@C1", b"forged", source=CellPath.of(*source))
@@ -142,8 +141,7 @@ async def test_consumed_path_is_answered_with_a_failure() -> None:
 async def test_malformed_forwarded_messages_close_no_tunnel() -> None:
     """A core need not read all of what it sends on; the next domain does."""
     async with beside_others() as (domains, forged):
-        inbox = Inbox()
-        domains["S2"].add_function("sink", inbox)
+        inbox = domains.add("S2", "sink", Inbox())
         for _ in range(3):
             await forged.answer_to(forged.send("sink@S2", b"good"))
         good = encode_envelope(
@@ -242,8 +240,7 @@ async def test_malformed_commands_and_pings_are_answered() -> None:
 
 async def test_a_flood_is_refused_and_others_get_in() -> None:
     async with Domains(1, 2, config=quick(mailbox_messages_max=100)) as domains:
-        gate = Gate()
-        domains["C1"].add_function("slow", gate)
+        gate = domains.add("C1", "slow", Gate())
         async with forged_domain(domains["C1"]) as forged:
             ids = [forged.send("slow@C1", b"flood") for _ in range(1_000)]
             await eventually(lambda: len(forged.envelopes) >= 1_000 - 51)
@@ -298,8 +295,7 @@ async def test_cell_with_the_name_of_a_tunnel_is_refused() -> None:
 async def test_reply_to_a_call_of_another_is_ignored() -> None:
     """Whoever has seen an id of a domain cannot guess those of its other messages."""
     async with Domains(1, 2) as domains, forged_domain(domains["C1"]) as forged:
-        gate = Gate()
-        domains["S2"].add_function("bank", gate)
+        gate = domains.add("S2", "bank", Gate())
         await domains["S1"].send("spy@X", b"of no interest")
         await eventually(lambda: forged.envelopes)
         seen = int.from_bytes(forged.envelopes[0].id)

@@ -81,8 +81,7 @@ async def test_a_satellite_whose_tunnel_broke_is_reached_through_the_new_one() -
 
 async def test_forwarded_message_expires_too() -> None:
     async with Domains(1, 1) as domains, forged_domain(domains["C1"]) as forged:
-        inbox = Inbox()
-        domains["S1"].add_function("sink", inbox)
+        inbox = domains.add("S1", "sink", Inbox())
         for _ in range(3):
             await forged.answer_to(forged.send("sink@S1", b"in time", ttl_ms=5_000))
         failure = await forged.failure_of(forged.send("sink@S1", b"late", ttl_ms=0))
@@ -92,8 +91,7 @@ async def test_forwarded_message_expires_too() -> None:
 
 async def test_forwarded_message_keeps_every_field_of_its_sender() -> None:
     async with Domains(1, 2) as domains:
-        inbox = Inbox()
-        domains["S2"].add_function("sink", inbox)
+        inbox = domains.add("S2", "sink", Inbox())
         for n in range(5):
             await domains["S1"].call(
                 "sink@S2", {"n": n}, session=f"s{n}", headers={"n": str(n)}, timeout=5 + n
@@ -106,8 +104,7 @@ async def test_forwarded_message_keeps_every_field_of_its_sender() -> None:
 
 async def test_forwarded_message_does_not_overtake_queued_ones() -> None:
     async with Domains(1, 2, config=quick(link_messages_max=1_000)) as domains:
-        inbox = Inbox()
-        domains["S2"].add_function("sink", inbox)
+        inbox = domains.add("S2", "sink", Inbox())
         await domains["S1"].call("sink@S2", b"first")
         link = link_of(domains["C1"], "S2")
         link.tunnel.can_send = False
@@ -128,8 +125,7 @@ async def test_more_routes_than_the_cache_holds_are_all_followed(
 ) -> None:
     monkeypatch.setattr(cell_links, "_FAST_PATHS_MAX", 400)
     async with Domains(1, 1) as domains, forged_domain(domains["C1"]) as forged:
-        inbox = Inbox()
-        domains["S1"].add_function("sink", inbox)
+        inbox = domains.add("S1", "sink", Inbox())
         count = 1_000
         for n in range(count):
             forged.send("sink@S1", b"%d" % n, source=forged.path(f"p{n}"))

@@ -13,8 +13,7 @@ from tests.support.deadlines import eventually
 
 async def test_a_satellite_that_floods_a_cell_leaves_room_for_the_others() -> None:
     async with Domains(1, 3, config=quick(mailbox_messages_max=40)) as domains:
-        gate = Gate()
-        domains["S2"].add_function("slow", gate)
+        gate = domains.add("S2", "slow", Gate())
         mailbox = domains["S2"]._runner("slow").mailbox
         for _ in range(100):
             await domains["S1"].send("slow@S2", b"flood")
@@ -33,8 +32,7 @@ async def test_a_satellite_that_floods_a_cell_leaves_room_for_the_others() -> No
 @pytest.mark.parametrize("room", [{"mailbox_messages_max": 100}, {"mailbox_bytes_max": 100_000}])
 async def test_peer_inventing_domains_has_one_share(role: Role, room: dict[str, int]) -> None:
     async with Domains(1, 1, config=quick(**room)) as domains:
-        gate = Gate()
-        domains["C1"].add_function("slow", gate)
+        gate = domains.add("C1", "slow", Gate())
         runner = domains["C1"]._runner("slow")
         async with forged_domain(domains["C1"], role=role) as forged:
             for number in range(500):
@@ -60,8 +58,7 @@ async def test_tunnel_flooded_with_invented_domains_accepts_others() -> None:
         Domains(1, 2, config=config) as domains,
         forged_domain(domains["C1"], role=Role.CORE) as forged,
     ):
-        inbox = Inbox()
-        domains["S2"].add_function("echo", inbox)
+        domains.add("S2", "echo", Inbox())
         link = link_of(domains["C1"], "S2")
         link.tunnel.can_send = False
         for number in range(500):
@@ -79,8 +76,7 @@ async def test_tunnel_flooded_with_invented_domains_accepts_others() -> None:
 async def test_replies_need_capacity_in_a_tunnel_but_no_share() -> None:
     """The work for them is done: half of the places would be five."""
     async with Domains(1, 2, config=quick(link_messages_max=10)) as domains:
-        inbox = Inbox()
-        domains["S2"].add_function("echo", inbox)
+        domains.add("S2", "echo", Inbox())
         link = link_of(domains["C1"], "S1")
         await domains["S1"].call("echo@S2", b"so that the way is known")
         link.tunnel.can_send = False
@@ -103,8 +99,7 @@ async def test_queued_messages_without_payload_are_bounded() -> None:
         Domains(1, 1, config=quick(link_bytes_max=bytes_max)) as domains,
         forged_domain(domains["C1"]) as forged,
     ):
-        inbox = Inbox()
-        domains["S1"].add_function("echo", inbox)
+        inbox = domains.add("S1", "echo", Inbox())
         link = link_of(domains["C1"], "S1")
         link.tunnel.can_send = False
         headers = {"a": "x" * 4_000, "b": "y" * 4_000}

@@ -87,8 +87,7 @@ async def test_calls_have_the_same_result_on_either_path(
 
 async def test_every_domain_uses_the_fast_path() -> None:
     async with Domains(1, 2) as domains:
-        inbox = Inbox()
-        domains["S2"].add_function("cell", inbox)
+        inbox = domains.add("S2", "cell", Inbox())
         for _ in range(CALLS):
             assert await domains["S1"].call("cell@S2", b"x") == b"x"
         assert domains["S1"]._call_routes["cell@S2"] is not None
@@ -123,8 +122,7 @@ def statistics_of(domains: Domains) -> list[Any]:
 async def test_a_busy_cell_refuses_and_keeps_the_order() -> None:
     config = quick(mailbox_messages_max=4)
     async with Domains(1, 2, config=config) as domains:
-        gate = Gate()
-        domains["S2"].add_function("cell", gate)
+        gate = domains.add("S2", "cell", Gate())
         gate.open()
         for n in range(CALLS):
             await domains["S1"].call("cell@S2", b"%d" % n)
@@ -162,8 +160,7 @@ async def test_other_core_is_used_when_the_usual_one_is_lost() -> None:
 
 async def test_expired_message_is_not_handled_on_the_fast_path() -> None:
     async with Domains(1, 2) as domains:
-        inbox = Inbox()
-        domains["S2"].add_function("cell", inbox)
+        inbox = domains.add("S2", "cell", Inbox())
         for _ in range(CALLS):
             await domains["S1"].call("cell@S2", b"x")
         handled = len(inbox.messages)
@@ -184,8 +181,7 @@ def way_of(domain: CellDomain, peer: str, route: bytes) -> object:
 @pytest.mark.parametrize("destination", ["cell@S2", "work"])
 async def test_one_way_messages_use_the_fast_path(destination: str) -> None:
     async with Domains(1, 2) as domains:
-        inbox = Inbox()
-        domains["S2"].add_function("cell", inbox, consume=["work"])
+        inbox = domains.add("S2", "cell", Inbox(), consume=["work"])
         await domains["S2"].wait_routes_acknowledged()
         for n in range(CALLS):
             await domains["S1"].send(destination, b"%d" % n)
@@ -268,8 +264,7 @@ async def test_route_change_keeps_unaffected_fast_paths() -> None:
 
 async def test_calls_of_cells_have_fast_paths_of_their_own() -> None:
     async with Domains(1, 2) as domains:
-        inbox = Inbox()
-        domains["S2"].add_function("cell", inbox)
+        inbox = domains.add("S2", "cell", Inbox())
         callers = [FunctionCell(name, answer_nothing) for name in ("one", "two")]
         for caller in callers:
             await domains["S1"].add_cell(caller)

@@ -107,8 +107,7 @@ async def test_one_way_messages_are_forwarded() -> None:
 
 async def test_a_path_back_to_the_caller_is_answered() -> None:
     async with Domains(1, 2) as domains:
-        inbox = Inbox()
-        domains["S1"].add_function("me", inbox)
+        inbox = domains.add("S1", "me", Inbox())
         await domains["S2"].add_cell(Relay())
         path = CellPath.of("relay@S2", "me@S1")
         assert await domains["S1"].call(path, b"round", timeout=3) == b"round"

@@ -93,8 +93,7 @@ async def test_expired_message_in_a_mailbox_is_answered_and_not_handled(
     # Half of its time is for the way back, so that the answer is in time on any machine.
     monkeypatch.setattr("postroad.cells.delivery.envelope._REPLY_SHARE", 2)
     async with Domains(1, 2) as domains:
-        gate = Gate()
-        domains["S2"].add_function("slow", gate)
+        gate = domains.add("S2", "slow", Gate())
         await domains["S1"].send("slow@S2", b"working")
         call = asyncio.ensure_future(domains["S1"].call("slow@S2", b"late", timeout=4.0))
         await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
@@ -121,8 +120,7 @@ async def test_consumer_that_appears_later_is_found() -> None:
         # Both were told that there is no route, and wait for one.
         await eventually(lambda: answers() >= before + 2)
         assert not any(call.done() for call in calls)
-        inbox = Inbox()
-        domains["S2"].add_function("late", inbox, consume=["work"])
+        inbox = domains.add("S2", "late", Inbox(), consume=["work"])
         assert await asyncio.gather(*calls) == [b"x", b"x"]
         assert inbox.payloads == [b"x", b"x"]
 
@@ -212,8 +210,7 @@ async def test_update_too_large_for_a_peer_reaches_the_others() -> None:
 
 async def test_calls_in_flight_fail_when_the_domain_stops() -> None:
     async with nothing_left(), Domains(1, 2) as domains:
-        gate = Gate()
-        domains["S2"].add_function("slow", gate)
+        gate = domains.add("S2", "slow", Gate())
         far = asyncio.ensure_future(domains["S1"].call("slow@S2"))
         hopeful = asyncio.ensure_future(domains["S1"].call("nobody"))
         await eventually(lambda: gate.begun)
@@ -230,8 +227,7 @@ async def test_calls_in_flight_fail_when_the_domain_stops() -> None:
 
 async def test_the_other_domain_stops_during_a_call() -> None:
     async with Domains(1, 2) as domains:
-        gate = Gate()
-        domains["S2"].add_function("slow", gate)
+        gate = domains.add("S2", "slow", Gate())
         call = asyncio.ensure_future(domains["S1"].call("slow@S2"))
         await eventually(lambda: gate.begun)
         stop = asyncio.ensure_future(domains["S2"].stop(5.0))
@@ -244,8 +240,7 @@ async def test_the_other_domain_stops_during_a_call() -> None:
 
 async def test_unfinished_handler_is_cancelled_and_its_caller_answered() -> None:
     async with Domains(1, 2) as domains:
-        gate = Gate()
-        domains["S2"].add_function("slow", gate)
+        gate = domains.add("S2", "slow", Gate())
         call = asyncio.ensure_future(domains["S1"].call("slow@S2", b"1"))
         waiting = asyncio.ensure_future(domains["S1"].call("slow@S2", b"2", wait=False))
         await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
@@ -259,8 +254,7 @@ async def test_unfinished_handler_is_cancelled_and_its_caller_answered() -> None
 
 async def test_cancelled_calls_leave_nothing_behind() -> None:
     async with nothing_left(), Domains(1, 2) as domains:
-        gate = Gate()
-        domains["S2"].add_function("slow", gate, concurrency=100)
+        gate = domains.add("S2", "slow", Gate(), concurrency=100)
         calls = [asyncio.ensure_future(domains["S1"].call("slow@S2")) for _ in range(50)]
         calls += [asyncio.ensure_future(domains["S1"].call("nobody")) for _ in range(50)]
         await eventually(lambda: len(gate.begun) == 50)

@@ -106,8 +106,7 @@ async def test_forged_replies_open_no_path_for_messages(tmp_path: Path) -> None:
         Domains(2, 1, tls=authority.tls, reach={"S1": ["C1"]}) as domains,
         intruder(domains, authority, Role.CORE) as forged,
     ):
-        inbox = Inbox()
-        domains["S1"].add_function("victim", inbox)
+        inbox = domains.add("S1", "victim", Inbox())
         source = CellPath.parse("treasurer@C2:*@C2:*@E1")
         late = domains["S1"].statistics().replies_late
         for number in range(1, 4):
@@ -121,8 +120,7 @@ async def test_forged_replies_open_no_path_for_messages(tmp_path: Path) -> None:
 
 async def test_unknown_domain_behind_a_satellite_is_refused() -> None:
     async with Domains(1, 1) as domains, forged_domain(domains["C1"]) as forged:
-        inbox = Inbox()
-        domains["C1"].add_function("victim", inbox)
+        inbox = domains.add("C1", "victim", Inbox())
         for source in ("p@S9:*@S9:*@X", "p@S9:*@X", "*@S9:*@X"):
             forged.send("victim@C1", source=CellPath.parse(source))
         await eventually(lambda: domains["C1"].statistics().malformed == 3)
@@ -134,8 +132,7 @@ async def test_core_may_forward_for_domains_only_it_knows() -> None:
         Domains(1, 1) as domains,
         forged_domain(domains["C1"], "C9", role=Role.CORE) as other,
     ):
-        inbox = Inbox()
-        domains["C1"].add_function("echo", inbox)
+        inbox = domains.add("C1", "echo", Inbox())
         for source in ("p@S9:*@S9:*@C9", "p@S8:*@S8:*@C8:*@C9", "p@C9:*@C9"):
             other.send("echo@C1", source=CellPath.parse(source))
         await eventually(lambda: len(inbox.messages) == 3)
@@ -149,8 +146,7 @@ async def test_satellite_may_send_through_its_other_core() -> None:
         forged_domain(domains["C1"], "C2", role=Role.CORE) as core,
         forged_domain(domains["C1"], "S9") as satellite,
     ):
-        inbox = Inbox()
-        domains["C1"].add_function("echo", inbox)
+        inbox = domains.add("C1", "echo", Inbox())
         incarnation = satellite.service.incarnation
 
         async def advertise(number: int, *cores: str) -> None:
@@ -188,8 +184,7 @@ async def test_satellites_tell_cores_which_cores_they_have_tunnels_to() -> None:
 
 async def test_a_message_under_another_name_is_sent_on_by_the_domain_that_names_it() -> None:
     async with Domains(2, 2) as domains:
-        inbox = Inbox()
-        domains["S2"].add_function("target", inbox)
+        inbox = domains.add("S2", "target", Inbox())
         alias = Route.alias(CellAddress("known"), CellAddress("target", "S2"))
         for name in ("C1", "S1"):
             domains[name].change_routes(added=[alias])

@@ -89,8 +89,7 @@ async def test_broken_tunnel_between_cores_is_bypassed() -> None:
 
 async def test_messages_queued_for_a_broken_tunnel_are_rerouted() -> None:
     async with Domains(2, 2) as domains:
-        inbox = Inbox()
-        domains["S2"].add_function("sink", inbox)
+        inbox = domains.add("S2", "sink", Inbox())
         await domains.settled()
         sender = domains["S1"]
         await sender.dialer.close()
@@ -114,8 +113,7 @@ async def test_messages_queued_for_a_broken_tunnel_are_rerouted() -> None:
 
 async def test_messages_queued_for_the_only_tunnel_fail_when_it_breaks() -> None:
     async with Domains(1, 2) as domains:
-        gate = Gate()
-        domains["S2"].add_function("slow", gate)
+        gate = domains.add("S2", "slow", Gate())
         sender = domains["S1"]
         await sender.dialer.close()
         link_of(sender, "C1").tunnel.can_send = False
@@ -139,8 +137,7 @@ async def test_a_call_outlives_the_only_tunnel() -> None:
 
 async def test_when_a_tunnel_is_full_the_next_one_takes_more() -> None:
     async with Domains(2, 2, config=quick(link_messages_max=10)) as domains:
-        inbox = Inbox()
-        domains["S2"].add_function("sink", inbox)
+        inbox = domains.add("S2", "sink", Inbox())
         sender = domains["S1"]
         await sender.call("sink@S2", b"which way")
         [used] = [core for core in ("C1", "C2") if link_of(sender, core).statistics().sent]

@@ -161,8 +161,7 @@ async def test_a_consumer_can_stop_and_begin_again() -> None:
 
 async def test_a_subscriber_can_stop_and_begin_again() -> None:
     async with Domains(1, 2) as domains:
-        inbox = Inbox()
-        domains["S2"].add_function("listener", inbox)
+        inbox = domains.add("S2", "listener", Inbox())
         for n, change in enumerate((domains["S2"].subscribe, domains["S2"].unsubscribe) * 2):
             change("listener", "news")
             await domains.settled()
@@ -227,8 +226,7 @@ async def test_a_drained_cell_gets_nothing_more_and_finishes(name: str) -> None:
 
 async def test_drain_beyond_its_timeout_raises() -> None:
     async with Domains(1, 1) as domains:
-        gate = Gate()
-        domains["S1"].add_function("worker", gate, consume=["work"])
+        gate = domains.add("S1", "worker", Gate(), consume=["work"])
         await domains["S1"].send("worker", b"x")
         assert await domains["S1"].drain_cell("worker", 0.05) is False
         with pytest.raises(NoRouteError):
@@ -250,8 +248,7 @@ async def test_drained_cell_that_consumes_again_receives_messages() -> None:
 
 async def test_a_removed_cell_finishes_what_it_has() -> None:
     async with Domains(1, 2) as domains:
-        gate = Gate()
-        domains["S2"].add_function("worker", gate, consume=["work"])
+        gate = domains.add("S2", "worker", Gate(), consume=["work"])
         await domains.settled()
         calls = [asyncio.ensure_future(domains["S1"].call("work", b"%d" % n)) for n in range(3)]
         await eventually(lambda: len(domains["S2"]._runner("worker").mailbox) == 2)

@@ -256,8 +256,7 @@ async def test_a_killed_tunnel_is_closed_and_dialed_again(domains: Domains) -> N
 
 
 async def test_send_command_sends_its_text(domains: Domains) -> None:
-    inbox = Inbox()
-    domains["S2"].add_function("box", inbox)
+    inbox = domains.add("S2", "box", Inbox())
     assert await say(domains, "send box@S2 'two  spaces' more -- -x", "System") == "sent to box@S2"
     await eventually(lambda: inbox.messages)
     assert inbox.messages[0].body == "two  spaces more -x"

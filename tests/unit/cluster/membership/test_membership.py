@@ -27,6 +27,7 @@ from tests.support.cluster.membership import (
     make_cluster,
     make_machine,
     make_record,
+    member_of,
     names_of,
     receive_gossip,
     state_of,
@@ -169,9 +170,7 @@ def test_properties_and_their_removal_reach_all_members() -> None:
     machines["a"].set_properties({"role": None}, wire.clock())
     wire.run(1)
     for machine in machines.values():
-        member = machine.member("a")
-        assert member is not None
-        assert dict(member.properties) == {"zone": "north"}
+        assert dict(member_of(machine, "a").properties) == {"zone": "north"}
     kinds = [change.kind for change in wire.changes["b"] if isinstance(change, MembershipEvent)]
     assert kinds[-2:] == [MembershipEventType.METADATA] * 2
 
@@ -182,9 +181,7 @@ def test_properties_set_while_joining_or_oversized_reach_all_members() -> None:
     machines["a"].set_properties({"text": text}, wire.clock())
     wire.run(1)
     for machine in machines.values():
-        member = machine.member("a")
-        assert member is not None
-        assert member.properties["text"] == text
+        assert member_of(machine, "a").properties["text"] == text
 
     wire, machines = make_cluster("a", "b", "c")
     wire.loses = lambda leg: leg.is_stream
@@ -200,9 +197,7 @@ def test_properties_set_while_joining_or_oversized_reach_all_members() -> None:
     second.set_properties({"role": "x"}, START)
     wire.add(second, ["a"])
     wire.run(1)
-    member = first.member("b")
-    assert member is not None
-    assert dict(member.properties) == {"role": "x"}
+    assert dict(member_of(first, "b").properties) == {"role": "x"}
 
 
 def test_member_that_leaves_is_removed_and_can_rejoin_as_a_new_process() -> None:

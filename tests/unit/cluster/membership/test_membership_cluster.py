@@ -25,6 +25,7 @@ from tests.support.cluster.membership import (
     make_cluster,
     make_machine,
     make_record,
+    member_of,
     names_of,
     pop_sent,
     receive_gossip,
@@ -49,9 +50,7 @@ def test_restart_at_the_same_address_replaces_the_process_at_once() -> None:
     wire.add(make_machine("c", start=1, incarnation=INCARNATION + 5), ["a"])
     wire.run(3)
     for name in "ab":
-        member = machines[name].member("c")
-        assert member is not None
-        assert member.instance == instance_of("c", start=1)
+        assert member_of(machines[name], "c").instance == instance_of("c", start=1)
     assert sorted(wire.removals("c")) == ["a", "b"], "removed and added, once each"
 
 
@@ -158,9 +157,7 @@ def test_stall_extends_suspicions_and_name_probes() -> None:
         machine, make_record("b", start=1, incarnation=INCARNATION + 1), now=wire.clock()
     )
     machine.tick(machine.deadline() + 50)
-    member = machine.member("b")
-    assert member is not None
-    assert member.instance == instance_of("b")
+    assert member_of(machine, "b").instance == instance_of("b")
 
 
 def test_stall_of_a_whole_cluster_removes_no_member() -> None:
@@ -260,9 +257,7 @@ def test_merge_of_two_halves_leaves_the_name_to_the_earlier_process(start: int) 
     assert wire.run_until(wire.agree, limit_s=60)
     assert elder.phase is MembershipPhase.MEMBER
     assert names_of(bridge) == ["a", "b", "c", "d"]
-    member = bridge.member("c")
-    assert member is not None
-    assert member.address == elder.local_member.address
+    assert member_of(bridge, "c").address == elder.local_member.address
 
 
 def test_duplicate_name_peer_or_caller_is_resolved_by_age(subtests: pytest.Subtests) -> None:
@@ -366,9 +361,7 @@ def test_member_after_two_incarnation_jumps_can_change_properties() -> None:
         receive_gossip(machines["b"], lie, now=wire.clock())
     machines["b"].set_properties({"role": "own"}, wire.clock())
     wire.run(60)
-    member = machines["c"].member("b")
-    assert member is not None
-    assert dict(member.properties) == {"role": "own"}
+    assert dict(member_of(machines["c"], "b").properties) == {"role": "own"}
 
 
 def test_node_with_an_unset_clock_joins() -> None:
@@ -426,6 +419,4 @@ def test_relay_cannot_forge_the_incarnation_of_a_member() -> None:
         is_member=True,
     )
     exchange(asker, forged, now=wire.clock(), name="c")
-    member = asker.member("b")
-    assert member is not None
-    assert member.incarnation == record.incarnation
+    assert member_of(asker, "b").incarnation == record.incarnation
