@@ -134,11 +134,7 @@ def test_tables_have_exactly_the_expected_routes(setup: Setup) -> None:
         else:
             expected |= {str(Route.default(core.domain.address)) for core in cores}
         managed = [route for route in node.table if route.type is not RouteType.DOMAIN]
-        assert {without_zone(route) for route in managed} == expected
-
-
-def without_zone(route: Route) -> str:
-    return str(route).partition(" zone ")[0]
+        assert {str(route).partition(" zone ")[0] for route in managed} == expected
 
 
 def routes_to_own(setup: Setup, domain: str) -> set[str]:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from postroad import wire
 from postroad.core.errors import (
     HandshakeRejectedError,
     MalformedFrameError,
@@ -14,32 +15,8 @@ from postroad.core.errors import (
     RemoteProtocolError,
 )
 from postroad.core.names import Address
-from postroad.wire import (
-    NEVER,
-    CancelFrame,
-    ConnectionRole,
-    ConnectionState,
-    Datagram,
-    DeadlineMap,
-    Frame,
-    GoodbyeFrame,
-    HelloFrame,
-    ProtocolProfile,
-    ReplyFrame,
-    RequestFrame,
-    decode_datagram,
-    encode_datagram,
-    encode_preamble,
-    java_string_hash,
-)
-from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
+from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec, zeebe
 from postroad.wire.codecs.legacy import decode_sender_host, decode_sender_ip
-from postroad.wire.codecs.zeebe import (
-    decode_varint32,
-    decode_varint64,
-    encode_varint32,
-    encode_varint64,
-)
 from postroad.wire.compression import compress_payload, decompress_payload, load_algorithm
 from postroad.wire.frame_reader import BufferCache, FrameReader
 from postroad.wire.frames import PingFrame, PongFrame
@@ -49,7 +26,7 @@ from postroad.wire.hello import decode_hello, encode_hello
 from tests.support.tiers import by_tier
 from tests.support.wire import pairs
 
-PREAMBLE = encode_preamble("zeebe-cluster")
+PREAMBLE = wire.encode_preamble("zeebe-cluster")
 SENDER = Address("localhost", 26502)
 LIMIT = 2_000
 
@@ -65,12 +42,12 @@ names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20).f
 )
 addresses = st.builds(Address, texts, st.integers(0, 65_535))
 
-older_frames: st.SearchStrategy[Frame] = st.one_of(
-    st.builds(RequestFrame, signed_ids, texts, payloads),
-    st.builds(ReplyFrame, signed_ids, st.integers(0, 3), payloads),
+older_frames: st.SearchStrategy[wire.Frame] = st.one_of(
+    st.builds(wire.RequestFrame, signed_ids, texts, payloads),
+    st.builds(wire.ReplyFrame, signed_ids, st.integers(0, 3), payloads),
 )
 hellos = st.builds(
-    HelloFrame,
+    wire.HelloFrame,
     texts,
     names,
     ids,
@@ -84,16 +61,16 @@ hellos = st.builds(
     texts,
     st.booleans(),
 )
-version3_frames: st.SearchStrategy[Frame] = st.one_of(
-    st.builds(RequestFrame, ids, texts, payloads, words, st.booleans()),
-    st.builds(ReplyFrame, ids, st.integers(1, 4), payloads, words, st.booleans()),
+version3_frames: st.SearchStrategy[wire.Frame] = st.one_of(
+    st.builds(wire.RequestFrame, ids, texts, payloads, words, st.booleans()),
+    st.builds(wire.ReplyFrame, ids, st.integers(1, 4), payloads, words, st.booleans()),
     # A reply that succeeded has no error code.
-    st.builds(ReplyFrame, ids, st.just(0), payloads),
+    st.builds(wire.ReplyFrame, ids, st.just(0), payloads),
     hellos,
-    st.builds(CancelFrame, ids),
+    st.builds(wire.CancelFrame, ids),
     st.builds(PingFrame, ids),
     st.builds(PongFrame, ids),
-    st.builds(GoodbyeFrame, words, texts),
+    st.builds(wire.GoodbyeFrame, words, texts),
 )
 
 
@@ -122,11 +99,11 @@ many = settings(max_examples=by_tier(test=140, nightly=7_000, quick=30))
 """For tests that draw one of the codecs."""
 
 
-def frames_of(name: str) -> st.SearchStrategy[list[Frame]]:
+def frames_of(name: str) -> st.SearchStrategy[list[wire.Frame]]:
     return st.lists(older_frames if name in OLDER else version3_frames, max_size=6)
 
 
-def encode(name: str, frames: list[Frame]) -> bytes:
+def encode(name: str, frames: list[wire.Frame]) -> bytes:
     codec = CODECS[name]()
     out: list[bytes] = []
     for frame in frames:
@@ -152,8 +129,8 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
     return bytes(stream)
 
 
-def read(reader: FrameReader, pieces: list[bytes]) -> list[Frame]:
-    frames: list[Frame] = []
+def read(reader: FrameReader, pieces: list[bytes]) -> list[wire.Frame]:
+    frames: list[wire.Frame] = []
     for piece in pieces:
         frames += reader.feed(piece)
         # A reader may hold back what follows a hello until it is asked again.
@@ -164,7 +141,7 @@ def read(reader: FrameReader, pieces: list[bytes]) -> list[Frame]:
     return frames
 
 
-def outcome(name: str, pieces: list[bytes]) -> tuple[list[Frame], type[Exception] | None]:
+def outcome(name: str, pieces: list[bytes]) -> tuple[list[wire.Frame], type[Exception] | None]:
     """Frames and failure; anything but a RemoteProtocolError would come out as it is."""
     reader = FrameReader(CODECS[name](), BufferCache())
     frames = read(reader, pieces)
@@ -180,20 +157,20 @@ def test_frames_survive_any_split(name: str, data: st.DataObject) -> None:
     assert outcome(name, pieces) == (frames, None)
 
 
-@given(hellos, st.builds(Datagram, texts, texts, st.integers(0, 65_535), texts, payloads))
-def test_hellos_and_datagrams_survive(hello: HelloFrame, datagram: Datagram) -> None:
+@given(hellos, st.builds(wire.Datagram, texts, texts, st.integers(0, 65_535), texts, payloads))
+def test_hellos_and_datagrams_survive(hello: wire.HelloFrame, datagram: wire.Datagram) -> None:
     assert decode_hello(encode_hello(hello)) == hello
-    assert decode_datagram(PREAMBLE, encode_datagram(PREAMBLE, datagram)) == datagram
+    assert wire.decode_datagram(PREAMBLE, wire.encode_datagram(PREAMBLE, datagram)) == datagram
 
 
 @given(st.integers(0, 2**32 - 1), signed_ids, st.binary(max_size=3))
 def test_varints_survive(small: int, large: int, tail: bytes) -> None:
-    encoded = encode_varint32(small)
+    encoded = zeebe.encode_varint32(small)
     assert len(encoded) <= 5
-    assert decode_varint32(encoded + tail, 0) == (small, len(encoded))
-    encoded = encode_varint64(large)
+    assert zeebe.decode_varint32(encoded + tail, 0) == (small, len(encoded))
+    encoded = zeebe.encode_varint64(large)
     assert len(encoded) <= 9
-    assert decode_varint64(encoded + tail, 0) == (large, len(encoded))
+    assert zeebe.decode_varint64(encoded + tail, 0) == (large, len(encoded))
 
 
 @given(st.sampled_from(["zlib", "zstd"]), st.binary(max_size=50).map(lambda unit: unit * 30))
@@ -210,7 +187,7 @@ def test_hash_is_that_of_the_definition(text: str) -> None:
     value = 0
     for (unit,) in struct.iter_unpack(">H", text.encode("utf-16-be", "surrogatepass")):
         value = 31 * value + unit
-    assert java_string_hash(text) == (value + 2**31) % 2**32 - 2**31
+    assert wire.java_string_hash(text) == (value + 2**31) % 2**32 - 2**31
 
 
 @many
@@ -240,14 +217,14 @@ def test_any_hello_is_one_or_malformed(body: bytes) -> None:
 
 @given(
     st.binary(max_size=100)
-    | st.builds(Datagram, names, texts, st.just(1), texts, payloads)
-    .map(lambda datagram: encode_datagram(PREAMBLE, datagram))
+    | st.builds(wire.Datagram, names, texts, st.just(1), texts, payloads)
+    .map(lambda datagram: wire.encode_datagram(PREAMBLE, datagram))
     .flatmap(damaged)
     | st.binary(max_size=100).map(lambda body: PREAMBLE + struct.pack(">i", len(body)) + body)
 )
 def test_any_datagram_is_one_or_refused(data: bytes) -> None:
     try:
-        decode_datagram(PREAMBLE, data)
+        wire.decode_datagram(PREAMBLE, data)
     except RemoteProtocolError:
         pass
 
@@ -295,16 +272,16 @@ subsets = st.sets(st.sampled_from([1, 2, 3]), min_size=1).map(
 
 
 @st.composite
-def profiles(draw: st.DrawFn) -> ProtocolProfile:
+def profiles(draw: st.DrawFn) -> wire.ProtocolProfile:
     if draw(st.booleans()):
-        return ProtocolProfile("documented", draw(subsets), answers_preamble=False)
+        return wire.ProtocolProfile("documented", draw(subsets), answers_preamble=False)
     versions = draw(st.sets(st.sampled_from([1, 2]), min_size=1))
-    return ProtocolProfile("zeebe", tuple(sorted(versions)), answers_preamble=True)
+    return wire.ProtocolProfile("zeebe", tuple(sorted(versions)), answers_preamble=True)
 
 
 @given(profiles(), profiles(), st.data())
 def test_any_two_sides_agree_or_refuse(
-    client: ProtocolProfile, server: ProtocolProfile, data: st.DataObject
+    client: wire.ProtocolProfile, server: wire.ProtocolProfile, data: st.DataObject
 ) -> None:
     """Of one profile they end in a version both know; of two, never in a version they misread."""
     pair = pairs.Pair(pairs.make_config(profile=client), pairs.server_config(profile=server))
@@ -312,21 +289,21 @@ def test_any_two_sides_agree_or_refuse(
     machine = pair.client.machine
     assert pair.client.failure is None or isinstance(pair.client.failure, RemoteProtocolError)
     if client.name != server.name:
-        assert machine.state is not ConnectionState.OPEN or machine.version in client.versions
+        assert machine.state is not wire.ConnectionState.OPEN or machine.version in client.versions
         return
     offered = client.versions[-1]
     answered = offered if offered in server.versions else server.versions[-1]
     assert pair.server.machine.version == answered
     if answered in client.versions:
-        assert machine.state is pair.server.machine.state is ConnectionState.OPEN
+        assert machine.state is pair.server.machine.state is wire.ConnectionState.OPEN
         assert machine.version == answered
     else:
         assert isinstance(pair.client.failure, HandshakeRejectedError)
 
 
-@given(st.sampled_from(list(ConnectionRole)), profiles(), st.binary(max_size=60))
+@given(st.sampled_from(list(wire.ConnectionRole)), profiles(), st.binary(max_size=60))
 def test_any_handshake_is_waited_for_agreed_or_refused(
-    role: ConnectionRole, profile: ProtocolProfile, data: bytes
+    role: wire.ConnectionRole, profile: wire.ProtocolProfile, data: bytes
 ) -> None:
     for stream in (data, PREAMBLE + data):
         handshake = Handshake(role, profile, PREAMBLE)
@@ -341,10 +318,10 @@ def test_any_handshake_is_waited_for_agreed_or_refused(
             assert stream.endswith(rest)
 
 
-def open_bytes(role: ConnectionRole, profile: ProtocolProfile) -> bytes:
+def open_bytes(role: wire.ConnectionRole, profile: wire.ProtocolProfile) -> bytes:
     """What the peer of that side sends until frames may follow."""
     version = profile.versions[-1]
-    greeting = PREAMBLE if role is ConnectionRole.SERVER or profile.answers_preamble else b""
+    greeting = PREAMBLE if role is wire.ConnectionRole.SERVER or profile.answers_preamble else b""
     greeting += struct.pack(">h", version)
     if version == 3:
         return greeting + pairs.hello_frame(pairs.peer_hello(role))
@@ -352,8 +329,8 @@ def open_bytes(role: ConnectionRole, profile: ProtocolProfile) -> bytes:
 
 
 @st.composite
-def conversations(draw: st.DrawFn) -> tuple[ConnectionRole, ProtocolProfile, bytes]:
-    role = draw(st.sampled_from(list(ConnectionRole)))
+def conversations(draw: st.DrawFn) -> tuple[wire.ConnectionRole, wire.ProtocolProfile, bytes]:
+    role = draw(st.sampled_from(list(wire.ConnectionRole)))
     profile = draw(profiles())
     version = profile.versions[-1]
     name = f"{profile.name} {version}" if version < 3 else "version 3"
@@ -364,19 +341,19 @@ def conversations(draw: st.DrawFn) -> tuple[ConnectionRole, ProtocolProfile, byt
 
 @given(conversations(), st.data())
 def test_a_connection_never_raises_and_hears_the_same_however_it_is_cut(
-    conversation: tuple[ConnectionRole, ProtocolProfile, bytes], data: st.DataObject
+    conversation: tuple[wire.ConnectionRole, wire.ProtocolProfile, bytes], data: st.DataObject
 ) -> None:
     role, profile, stream = conversation
     outcomes = []
     for pieces in ([stream], data.draw(pieces_of(stream))):
-        config = (pairs.make_config if role is ConnectionRole.CLIENT else pairs.server_config)(
+        config = (pairs.make_config if role is wire.ConnectionRole.CLIENT else pairs.server_config)(
             profile=profile
         )
         side = pairs.Side(role, config)
         side.give(*pieces)
         failure = side.failure
         assert failure is None or isinstance(failure, RemoteProtocolError)
-        assert (failure is not None) == (side.machine.state is ConnectionState.CLOSED)
+        assert (failure is not None) == (side.machine.state is wire.ConnectionState.CLOSED)
         outcomes.append((side.events, type(failure)))
     assert outcomes[0] == outcomes[1]
 
@@ -388,11 +365,11 @@ def test_a_connection_never_raises_and_hears_the_same_however_it_is_cut(
     st.integers(1_000, 200_000),
 )
 def test_messages_of_all_sizes_survive_being_read_to_their_room(
-    profile: ProtocolProfile, sizes: list[int], piece_bytes: int
+    profile: wire.ProtocolProfile, sizes: list[int], piece_bytes: int
 ) -> None:
     pair = pairs.open_pair(pairs.make_config(profile=profile), pairs.server_config(profile=profile))
     requests = [
-        RequestFrame(id, "echo", bytes([id]) * size) for id, size in enumerate(sizes, start=1)
+        wire.RequestFrame(id, "echo", bytes([id]) * size) for id, size in enumerate(sizes, start=1)
     ]
     for request in requests:
         pair.client.machine.send(request)
@@ -407,7 +384,7 @@ class PendingModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pending: DeadlineMap[str] = DeadlineMap()
+        self.pending: wire.DeadlineMap[str] = wire.DeadlineMap()
         self.model: dict[int, tuple[str, float]] = {}
 
     @rule(id=st.integers(0, 20), deadline=st.integers(0, 50))
@@ -433,12 +410,12 @@ class PendingModel(RuleBasedStateMachine):
         expected = {id: waiter for id, (waiter, _) in self.model.items()}
         assert dict(self.pending.pop_all()) == expected
         self.model.clear()
-        assert self.pending.next_deadline == NEVER
+        assert self.pending.next_deadline == wire.NEVER
 
     @invariant()
     def agrees(self) -> None:
         assert len(self.pending) == len(self.model)
-        earliest = min((deadline for _, deadline in self.model.values()), default=NEVER)
+        earliest = min((deadline for _, deadline in self.model.values()), default=wire.NEVER)
         assert self.pending.next_deadline <= earliest
 
 

@@ -5,14 +5,8 @@ from hypothesis import strategies as st
 
 from postroad.core.errors import RemoteProtocolError
 from postroad.wire import ConnectionOpened, ConnectionRole, ConnectionState, RequestFrame
+from tests.support.wire import tunnel_ends
 from tests.support.wire.pairs import Pair, Side, cut_at, hello_frame, version3_frame
-from tests.support.wire.tunnel_ends import (
-    PREAMBLE,
-    tunnel_client,
-    tunnel_hello,
-    tunnel_pair,
-    tunnel_server,
-)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 messages = st.lists(st.tuples(texts, st.binary(max_size=200)), max_size=8)
@@ -31,7 +25,7 @@ def requests_of(requests: list[tuple[str, bytes]]) -> list[RequestFrame]:
 def test_both_ways_in_order(
     there: list[tuple[str, bytes]], back: list[tuple[str, bytes]], at: list[int], pings: bool
 ) -> None:
-    pair = tunnel_pair()
+    pair = tunnel_ends.tunnel_pair()
     for side, requests in ((pair.client, there), (pair.server, back)):
         for subject, payload in requests:
             side.machine.request(0, subject, payload, 0)
@@ -47,7 +41,7 @@ def test_both_ways_in_order(
 def test_messages_sent_with_the_hello_are_received(
     requests: list[tuple[str, bytes]], at: list[int]
 ) -> None:
-    pair = Pair(tunnel_client(), tunnel_server())
+    pair = Pair(tunnel_ends.tunnel_client(), tunnel_ends.tunnel_server())
     pair.server.give(pair.client.take())
     for subject, payload in requests:
         pair.server.machine.request(0, subject, payload, 0)
@@ -61,13 +55,13 @@ def test_any_bytes_are_decoded_or_close_the_tunnel(
     role: ConnectionRole, garbage: bytes, requests: list[tuple[str, bytes]], at: list[int]
 ) -> None:
     is_client = role is ConnectionRole.CLIENT
-    side = Side(role, tunnel_client() if is_client else tunnel_server())
-    opening = PREAMBLE[4:] if is_client else PREAMBLE
+    side = Side(role, tunnel_ends.tunnel_client() if is_client else tunnel_ends.tunnel_server())
+    opening = tunnel_ends.PREAMBLE[4:] if is_client else tunnel_ends.PREAMBLE
     frames = [
         version3_frame(1, subject.encode() + payload, short=len(subject.encode()))
         for subject, payload in requests
     ]
-    data = opening + hello_frame(tunnel_hello(role)) + b"".join(frames) + garbage
+    data = opening + hello_frame(tunnel_ends.tunnel_hello(role)) + b"".join(frames) + garbage
     side.give(*pieces_of(data, at))
     if is_client and not requests and not side.events:
         return

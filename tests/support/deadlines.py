@@ -13,9 +13,7 @@ _POLL_S = 0.002
 
 
 async def eventually(
-    condition: Callable[[], object | Awaitable[object]],
-    what: str = "",
-    timeout: float = DEADLINE_S,
+    condition: Callable[[], object | Awaitable[object]], what: str = "", timeout: float = DEADLINE_S
 ) -> None:
     """Return as soon as a condition holds, which may be a coroutine function.
 
@@ -34,3 +32,8 @@ async def eventually(
         if asyncio.get_running_loop().time() > ends_at:
             raise AssertionError(f"not within {timeout:g} s: {what or condition}")
         await asyncio.sleep(_POLL_S)
+
+
+async def reaches(value: Callable[[], object], expected: object, what: str = "") -> None:
+    """Return as soon as a value is the expected one."""
+    await eventually(lambda: value() == expected, what or f"it is {expected!r}")

@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.cells import (
-    Cell,
-    CellDomain,
-    CellMessage,
-    DuplicateRouteError,
-    Role,
-    StaticCoreDiscovery,
-)
+from postroad import cells
 from postroad.core.errors import ConfigError, NotRunningError, RemoteHandlerError, UsageError
 from postroad.net import MessagingService
 from tests.support.cells.nodes import CLUSTER, LIMITS, QUICK, Domains, Gate, Inbox, quick
@@ -23,7 +16,7 @@ from tests.support.net.peers import Stubborn, nothing_left
 from tests.support.net.tls import Authority
 
 
-class Careful(Cell):
+class Careful(cells.Cell):
     """Notes what happens to it, and fails where it is told to."""
 
     def __init__(self, name: str = "careful", *, fails: str = "", **options: object) -> None:
@@ -34,7 +27,7 @@ class Careful(Cell):
     async def on_start(self) -> None:
         await self._note("starting")
 
-    def handle(self, message: CellMessage) -> bytes:
+    def handle(self, message: cells.CellMessage) -> bytes:
         self.log.append("received")
         return message.payload
 
@@ -50,9 +43,9 @@ class Careful(Cell):
 
 async def test_domain_needs_a_service_and_starts_once() -> None:
     with pytest.raises(ConfigError, match="must be a MessagingService"):
-        CellDomain("C1")  # type: ignore[arg-type]
+        cells.CellDomain("C1")  # type: ignore[arg-type]
     async with MessagingService(CLUSTER, "S1", limits=LIMITS) as service:
-        domain = CellDomain(service, config=QUICK)
+        domain = cells.CellDomain(service, config=QUICK)
         with pytest.raises(NotRunningError, match="not started"):
             domain.send_nowait("a")
         with pytest.raises(NotRunningError):
@@ -72,13 +65,13 @@ async def test_domain_needs_a_service_and_starts_once() -> None:
 
 async def test_two_domains_on_one_service_are_refused() -> None:
     async with MessagingService(CLUSTER, "S1", limits=LIMITS) as service:
-        async with CellDomain(service, config=QUICK) as domain:
+        async with cells.CellDomain(service, config=QUICK) as domain:
             domain.add_function("echo", Inbox())
             with pytest.raises(ConfigError, match="cannot accept tunnels twice"):
-                await CellDomain(service, config=QUICK).start()
+                await cells.CellDomain(service, config=QUICK).start()
             assert await domain.call("echo", b"x") == b"x"
         # Its place is free again.
-        async with CellDomain(service, config=QUICK) as domain:
+        async with cells.CellDomain(service, config=QUICK) as domain:
             domain.add_function("echo", Inbox())
             assert await domain.call("echo", b"x") == b"x"
 
@@ -87,12 +80,12 @@ async def test_a_second_domain_that_was_refused_does_not_disturb_the_first() -> 
     async with Domains(1, 1) as domains:
         service = domains.services["C1"]
         with pytest.raises(ConfigError):
-            await CellDomain(service, role=Role.CORE, config=QUICK).start()
+            await cells.CellDomain(service, role=cells.Role.CORE, config=QUICK).start()
         domains["C1"].add_function("echo", Inbox())
         # Who connects now is still taken.
         async with MessagingService(CLUSTER, "S9", limits=LIMITS) as other:
-            cores = StaticCoreDiscovery({"C1": [service.address]})
-            async with CellDomain(other, core_discovery=cores, config=QUICK) as late:
+            cores = cells.StaticCoreDiscovery({"C1": [service.address]})
+            async with cells.CellDomain(other, core_discovery=cores, config=QUICK) as late:
                 assert await late.call("echo", b"x", timeout=5) == b"x"
 
 
@@ -122,7 +115,7 @@ async def test_cell_that_fails_to_start_is_stopped_and_removed() -> None:
                 await domain.add_cell(failing)
         assert failing.log == ["starting", "stopping"] * 2
         refused = Careful(consume=["work", "work"])
-        with pytest.raises(DuplicateRouteError):
+        with pytest.raises(cells.DuplicateRouteError):
             await domain.add_cell(refused)
         assert "careful" not in domain.cells
         assert not domain.table.queues("work")
@@ -151,13 +144,13 @@ async def test_a_cell_can_send_while_it_starts() -> None:
     async with Domains(1, 2) as domains:
         inbox = domains.add("S2", "inbox", Inbox())
 
-        class Early(Cell):
+        class Early(cells.Cell):
             """Greets before it can be reached."""
 
             async def on_start(self) -> None:
                 await self.call("inbox@S2", b"I come")
 
-            def handle(self, message: CellMessage) -> None:
+            def handle(self, message: cells.CellMessage) -> None:
                 """Never mind."""
 
         await domains["S1"].add_cell(Early("early"))
@@ -168,7 +161,7 @@ async def test_a_cell_that_removes_itself_ends() -> None:
     async with Domains(1, 1, config=quick(stop_grace_s=0.3)) as domains:
         domain = domains["S1"]
 
-        async def leave(message: CellMessage) -> None:
+        async def leave(message: cells.CellMessage) -> None:
             await domain.remove_cell("leaver")
 
         domain.add_function("leaver", leave)
@@ -202,10 +195,10 @@ async def test_cell_that_never_stops_does_not_block_stop(
     monkeypatch.setattr("postroad.cells.domain._CLEANUP_TIMEOUT_S", 0.05)
     let_go = asyncio.Event()
 
-    class Endless(Cell):
+    class Endless(cells.Cell):
         """Cleans up for ever."""
 
-        def handle(self, message: CellMessage) -> None:
+        def handle(self, message: cells.CellMessage) -> None:
             """Never mind."""
 
         async def on_stop(self) -> None:
@@ -224,7 +217,7 @@ async def test_cell_that_never_stops_does_not_block_stop(
 
 
 async def test_failing_discovery_does_not_block_stop(caplog: pytest.LogCaptureFixture) -> None:
-    class Failing(StaticCoreDiscovery):
+    class Failing(cells.StaticCoreDiscovery):
         """Cannot say goodbye to whoever tells it of cores."""
 
         async def stop(self) -> None:
@@ -234,7 +227,7 @@ async def test_failing_discovery_does_not_block_stop(caplog: pytest.LogCaptureFi
         core = domains["C1"]
         async with MessagingService(CLUSTER, "S1", limits=LIMITS) as service:
             cores = Failing({"C1": [core.service.address]})
-            domain = CellDomain(service, core_discovery=cores, config=QUICK)
+            domain = cells.CellDomain(service, core_discovery=cores, config=QUICK)
             await domain.start()
             await eventually(lambda: "S1" in core.links.by_domain)
             async with asyncio.timeout(DEADLINE_S):
@@ -283,11 +276,11 @@ async def test_absent_core_is_dialed_until_it_starts() -> None:
         MessagingService(CLUSTER, "C1", limits=LIMITS) as core_service,
         MessagingService(CLUSTER, "S1", limits=LIMITS) as service,
     ):
-        cores = StaticCoreDiscovery({"C1": [core_service.address]})
-        async with CellDomain(service, core_discovery=cores, config=QUICK) as satellite:
+        cores = cells.StaticCoreDiscovery({"C1": [core_service.address]})
+        async with cells.CellDomain(service, core_discovery=cores, config=QUICK) as satellite:
             await eventually(lambda: "C1" in satellite.dialer.failures)
             call = asyncio.ensure_future(satellite.call("echo", b"x", timeout=10))
-            async with CellDomain(core_service, role=Role.CORE, config=QUICK) as core:
+            async with cells.CellDomain(core_service, role=cells.Role.CORE, config=QUICK) as core:
                 core.add_function("echo", Inbox())
                 assert await call == b"x"
                 assert not satellite.dialer.failures
@@ -300,10 +293,10 @@ async def test_every_endpoint_of_a_core_is_tried() -> None:
         MessagingService(CLUSTER, "S1", limits=LIMITS) as service,
     ):
         endpoints = ["127.0.0.1:1", str(wrong.address), str(core_service.address)]
-        cores = StaticCoreDiscovery({"C1": endpoints})
+        cores = cells.StaticCoreDiscovery({"C1": endpoints})
         async with (
-            CellDomain(core_service, role=Role.CORE, config=QUICK),
-            CellDomain(service, core_discovery=cores, config=QUICK) as satellite,
+            cells.CellDomain(core_service, role=cells.Role.CORE, config=QUICK),
+            cells.CellDomain(service, core_discovery=cores, config=QUICK) as satellite,
         ):
             await eventually(lambda: "C1" in satellite.links.by_domain)
 
@@ -326,8 +319,8 @@ async def test_a_domain_without_a_certificate_gets_no_tunnel(tmp_path: Path) -> 
         Domains(1, 1, tls=authority.tls) as domains,
         MessagingService(CLUSTER, "S9", limits=LIMITS) as service,
     ):
-        cores = StaticCoreDiscovery({"C1": [domains.services["C1"].address]})
-        async with CellDomain(service, core_discovery=cores, config=QUICK) as plain:
+        cores = cells.StaticCoreDiscovery({"C1": [domains.services["C1"].address]})
+        async with cells.CellDomain(service, core_discovery=cores, config=QUICK) as plain:
             await eventually(lambda: "C1" in plain.dialer.failures)
             assert not plain.links.by_domain
         assert set(domains["C1"].links.by_domain) == {"S1"}

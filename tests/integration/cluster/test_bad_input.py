@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from tests.support.cluster.nodes import (
     running_node,
     running_service,
 )
-from tests.support.deadlines import eventually
+from tests.support.deadlines import eventually, reaches
 from tests.support.net.peers import LOOPBACK
 
 DATAGRAM_BYTES_MAX = 65_507
@@ -130,19 +130,11 @@ async def test_garbage_is_rejected_and_counted(caplog: pytest.LogCaptureFixture)
         for node in nodes:
             for number, data in enumerate(GARBAGE_DATAGRAMS, 1):
                 enemy.throw(node, data)
-                await eventually(partial(is_rejected, datagrams_rejected, node, number))
+                await reaches(partial(datagrams_rejected, node), number)
             for number, payload in enumerate(GARBAGE_PACKETS, 1):
                 enemy.say(node, payload)
-                await eventually(partial(is_rejected, packets_rejected, node, number))
+                await reaches(partial(refused, node, "malformed packet"), number)
     assert " rejected: " in caplog.text
-
-
-def is_rejected(count: Callable[[Node], int], node: Node, expected: int) -> bool:
-    return count(node) == expected
-
-
-def packets_rejected(node: Node) -> int:
-    return refused(node, "malformed packet")
 
 
 async def test_datagrams_of_another_cluster(caplog: pytest.LogCaptureFixture) -> None:
@@ -287,11 +279,7 @@ async def test_impossible_record_is_rejected() -> None:
         await eventually(lambda: refused(a, "incarnation out of range") == 1)
         for number, changes in enumerate(IMPOSSIBLE_RECORDS, 1):
             enemy.say(a, gossip.GossipPacket(records=[enemy.forge("b", **changes)]))
-            await eventually(partial(is_rejected, records_rejected, a, number), str(changes)[:50])
-
-
-def records_rejected(node: Node) -> int:
-    return refused(node, "malformed record")
+            await reaches(partial(refused, a, "malformed record"), number, str(changes)[:50])
 
 
 async def test_newcomers_at_the_address_of_members() -> None:

@@ -15,15 +15,7 @@ from postroad.cluster import (
     events,
 )
 from postroad.core.errors import SlowConsumerError
-from tests.support.cluster.nodes import (
-    QUICK,
-    Node,
-    all_know,
-    make_node,
-    running_cluster,
-    running_node,
-    running_service,
-)
+from tests.support.cluster import nodes
 
 
 class Mirror:
@@ -63,9 +55,9 @@ async def next_change(stream: object) -> MembershipEvent:
 
 
 async def test_stream_tells_everything_in_order() -> None:
-    async with running_node("a") as a:
+    async with nodes.running_node("a") as a:
         stream = a.agent.events()
-        async with running_node("b", a, properties={"zone": "north"}) as b:
+        async with nodes.running_node("b", a, properties={"zone": "north"}) as b:
             added = await next_change(stream)
             assert (added.kind, added.member.name) == (MembershipEventType.ADDED, "b")
             assert added.member.address == b.address
@@ -93,8 +85,8 @@ async def test_stream_tells_everything_in_order() -> None:
 
 
 async def test_stream_ends_with_the_agent_after_what_is_unread() -> None:
-    async with running_service("a") as service:
-        node = make_node(service)
+    async with nodes.running_service("a") as service:
+        node = nodes.make_node(service)
         await node.agent.start()
         stream = node.agent.events()
         node.agent.set_properties({"unread": "yes"})
@@ -118,7 +110,7 @@ async def collect_from(stream: object) -> list[MembershipEvent]:
 
 
 async def test_reader_may_stop_reading() -> None:
-    async with running_node("a") as a:
+    async with nodes.running_node("a") as a:
         stream = a.agent.events()
         a.agent.set_properties({"n": "1"})
         stream.close()
@@ -127,7 +119,7 @@ async def test_reader_may_stop_reading() -> None:
 
 
 async def test_local_changes_are_published() -> None:
-    async with running_node("a") as a:
+    async with nodes.running_node("a") as a:
         a.agent.set_properties({"n": "1"})
         a.agent.set_properties({"n": "1"})
         a.agent.set_properties({"n": None})
@@ -143,14 +135,14 @@ async def test_failing_listener_does_not_affect_others(caplog: pytest.LogCapture
         calls.append(change)
         raise RuntimeError("listener out of order")
 
-    async with running_service("a") as service:
-        node = Node(service, ClusterAgent(service))
+    async with nodes.running_service("a") as service:
+        node = nodes.Node(service, ClusterAgent(service))
         node.agent.remove_listener(node.changes.append)
         node.agent.add_listener(fail)
         after: list[MembershipEvent] = []
         node.agent.add_listener(after.append)
-        async with node.agent, running_node("b", node) as b:
-            await all_know([node, b])
+        async with node.agent, nodes.running_node("b", node) as b:
+            await nodes.all_know([node, b])
             assert [call.member.name for call in calls] == ["b"]
             assert after == calls
             assert "listener out of order" in caplog.text
@@ -162,8 +154,8 @@ async def test_failing_listener_does_not_affect_others(caplog: pytest.LogCapture
 
 
 async def test_events_caused_by_a_listener_keep_their_order() -> None:
-    async with running_service("a") as service:
-        node = make_node(service)
+    async with nodes.running_service("a") as service:
+        node = nodes.make_node(service)
 
         def greet(change: MembershipEvent) -> None:
             if change.kind is MembershipEventType.ADDED:
@@ -174,7 +166,7 @@ async def test_events_caused_by_a_listener_keep_their_order() -> None:
         node.agent.add_listener(later.append)
         async with node.agent:
             stream = node.agent.events()
-            async with running_node("b", node):
+            async with nodes.running_node("b", node):
                 reported = [await next_change(stream) for _ in range(2)]
         assert [change.kind for change in reported] == [
             MembershipEventType.ADDED,
@@ -186,7 +178,7 @@ async def test_events_caused_by_a_listener_keep_their_order() -> None:
 
 async def test_slow_reader_gets_an_error_for_missed_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_UNREAD_MAX", 1_000)
-    async with running_node("a") as a:
+    async with nodes.running_node("a") as a:
         slow, quick = a.agent.events(), a.agent.events()
         for number in range(1_001):
             a.agent.set_properties({"n": str(number)})
@@ -200,18 +192,18 @@ async def test_slow_reader_gets_an_error_for_missed_events(monkeypatch: pytest.M
 
 
 async def test_changes_agree_with_the_members_through_thick_and_thin() -> None:
-    async with running_cluster("a b c d", config=QUICK) as (a, b, c, d):
+    async with nodes.running_cluster("a b c d", config=nodes.QUICK) as (a, b, c, d):
         mirrors = [Mirror(node.agent) for node in (a, b)]
         c.agent.set_properties({"n": "1"})
         await d.crash()
-        async with running_node("e", c, config=QUICK) as e:
+        async with nodes.running_node("e", c, config=nodes.QUICK) as e:
             e.agent.set_properties({"n": "2"})
             for node in (a, b):
                 await node.until_removed("d")
                 await node.until(
                     lambda node: "e" in node.names and node.see("e").version, "e changed"
                 )
-            async with running_node("d", b, bind=d.address, config=QUICK) as back:
+            async with nodes.running_node("d", b, bind=d.address, config=nodes.QUICK) as back:
                 for node in (a, b):
                     await node.until_meets(back.agent.local_member)
         for node in (a, b):

@@ -13,18 +13,7 @@ from postroad.cluster.membership.gossip import GossipPacket, encode_packet
 from postroad.cluster.messaging import raw_bytes
 from postroad.core import errors
 from postroad.net import DatagramService, Outcome
-from tests.support.cluster.nodes import (
-    CLUSTER,
-    QUICK,
-    Inbox,
-    all_know,
-    both_transports,
-    failure,
-    request_full_state,
-    running_cluster,
-    running_node,
-    running_service,
-)
+from tests.support.cluster import nodes
 from tests.support.deadlines import eventually
 from tests.support.net.peers import stays
 
@@ -41,20 +30,23 @@ read_order = msgspec.msgpack.Decoder(Order).decode
 
 
 async def test_send_to_an_unknown_member_fails() -> None:
-    async with running_cluster("a b c") as (a, _b, _c):
+    async with nodes.running_cluster("a b c") as (a, _b, _c):
         for call in (
             a.communication.request("nobody", "who", b""),
             a.communication.send("nobody", "who", b""),
             a.communication.send("nobody", "who", b"", reliable=False),
         ):
-            error = await failure(call, errors.MemberNotFoundError)
+            error = await nodes.failure(call, errors.MemberNotFoundError)
             assert (error.outcome, error.retryable) == (Outcome.NOT_SENT, True)
             assert error.subject == "who"
             assert "no member 'nobody'; known are a, b, c" in str(error)
 
 
 async def test_sender_that_is_no_member(caplog: pytest.LogCaptureFixture) -> None:
-    async with running_cluster("a b") as (_, b), running_service("stranger") as unknown_node:
+    async with (
+        nodes.running_cluster("a b") as (_, b),
+        nodes.running_service("stranger") as unknown_node,
+    ):
         calls: list[bytes] = []
 
         def reply(message: bytes, _member: Member) -> bytes:
@@ -62,7 +54,7 @@ async def test_sender_that_is_no_member(caplog: pytest.LogCaptureFixture) -> Non
             return b""
 
         b.communication.serve("who", reply)
-        inbox = Inbox(b)
+        inbox = nodes.Inbox(b)
         with pytest.raises(errors.RemoteHandlerError) as refused:
             await unknown_node.request(b.address, "who", b"1")
         assert refused.value.remote_code == errors.MemberNotFoundError.code
@@ -79,31 +71,33 @@ async def test_member_that_is_not_known_to_the_receiver() -> None:
     """Here because it has no room for more; usually because news need a moment."""
     slow = {"probe_interval_s": 1_000, "sync_interval_s": 1_000}
     async with (
-        running_node("a", config=MembershipConfig(members_max=1, **slow)) as a,
-        running_node("c", a, config=MembershipConfig(**slow)) as c,
-        running_node("b", config=MembershipConfig(**slow)) as b,
-        DatagramService(CLUSTER, "herald") as herald,
+        nodes.running_node("a", config=MembershipConfig(members_max=1, **slow)) as a,
+        nodes.running_node("c", a, config=MembershipConfig(**slow)) as c,
+        nodes.running_node("b", config=MembershipConfig(**slow)) as b,
+        DatagramService(nodes.CLUSTER, "herald") as herald,
     ):
-        await all_know([a, c])
+        await nodes.all_know([a, c])
         a.communication.serve("who", lambda _message, member: member.name.encode())
-        records = await request_full_state(a)
+        records = await nodes.request_full_state(a)
         await herald.send(b.address, SUBJECT, encode_packet(GossipPacket(records=[records["a"]])))
         await b.until_knows("a")
-        error = await failure(b.communication.request("a", "who", b""), errors.MemberNotFoundError)
+        error = await nodes.failure(
+            b.communication.request("a", "who", b""), errors.MemberNotFoundError
+        )
         assert (error.outcome, error.retryable) == (Outcome.REPLIED, True)
         assert "the peer does not know this node yet" in str(error)
         assert error.subject == "who"
 
 
 async def test_member_that_left() -> None:
-    async with running_cluster("a b") as (a, b):
+    async with nodes.running_cluster("a b") as (a, b):
         await b.stop()
         await a.until_removed("b")
-        await failure(a.communication.request("b", "who", b""), errors.MemberNotFoundError)
+        await nodes.failure(a.communication.request("b", "who", b""), errors.MemberNotFoundError)
 
 
 async def test_suspected_member_is_still_reached() -> None:
-    async with running_cluster("a b", config=QUICK) as (a, b):
+    async with nodes.running_cluster("a b", config=nodes.QUICK) as (a, b):
         b.communication.serve("who", lambda _message, _member: b"me")
         await b.agent.datagram_service.stop()  # type: ignore[union-attr]
         b.service.unsubscribe("cluster.membership")
@@ -114,18 +108,18 @@ async def test_suspected_member_is_still_reached() -> None:
 # Somebody else at the address.
 
 
-@both_transports
+@nodes.both_transports
 async def test_another_node_at_the_address(datagrams: bool) -> None:
-    async with running_cluster("a b", datagrams=datagrams) as (a, b):
+    async with nodes.running_cluster("a b", datagrams=datagrams) as (a, b):
         await b.crash()
-        async with running_service("impostor", bind=b.address) as impostor:
+        async with nodes.running_service("impostor", bind=b.address) as impostor:
             got: list[bytes] = []
             impostor.serve("secret", lambda message: got.append(message.payload))
             for call in (
                 a.communication.request("b", "secret", b"1"),
                 a.communication.send("b", "secret", b"2"),
             ):
-                error = await failure(call, errors.WrongPeerError)
+                error = await nodes.failure(call, errors.WrongPeerError)
                 assert (error.outcome, error.retryable) == (Outcome.NOT_SENT, True)
             failures = await a.communication.broadcast("secret", b"3")
             assert failures.keys() == {"b"}
@@ -134,10 +128,10 @@ async def test_another_node_at_the_address(datagrams: bool) -> None:
 
 
 async def test_another_member_at_the_address_of_one_that_crashed() -> None:
-    async with running_cluster("a b", config=QUICK) as (a, b):
+    async with nodes.running_cluster("a b", config=nodes.QUICK) as (a, b):
         await b.crash()
-        async with running_node("c", a, bind=b.address, config=QUICK) as c:
-            got = Inbox(c, "secret")
+        async with nodes.running_node("c", a, bind=b.address, config=nodes.QUICK) as c:
+            got = nodes.Inbox(c, "secret")
             await a.until_meets(c.agent.local_member)
             with pytest.raises((errors.WrongPeerError, errors.MemberNotFoundError)):
                 await a.communication.request("b", "secret", b"1")
@@ -156,23 +150,23 @@ async def test_failing_handler() -> None:
     async def fail_later(_message: bytes, _member: Member) -> bytes:
         raise RuntimeError("out of pears")
 
-    async with running_cluster("a b") as (a, b):
+    async with nodes.running_cluster("a b") as (a, b):
         b.communication.serve("now", fail)
         b.communication.serve("later", fail_later, encoder=raw_bytes)
         for subject, text in (("now", "out of apples"), ("later", "out of pears")):
-            error = await failure(
+            error = await nodes.failure(
                 a.communication.request("b", subject, b""), errors.RemoteHandlerError
             )
             assert (error.outcome, error.retryable) == (Outcome.REPLIED, False)
             assert text in str(error)
-        await failure(a.communication.request("b", "nothing", b""), errors.NoHandlerError)
+        await nodes.failure(a.communication.request("b", "nothing", b""), errors.NoHandlerError)
 
 
 async def test_failing_consumers_of_datagrams(caplog: pytest.LogCaptureFixture) -> None:
     async def fail_later(_message: bytes, _member: Member) -> None:
         raise RuntimeError("out of pears")
 
-    async with running_cluster("a b") as (a, b):
+    async with nodes.running_cluster("a b") as (a, b):
         b.communication.subscribe("later", fail_later)
         await a.communication.send("b", "later", b"", reliable=False)
         await eventually(lambda: b.communication.statistics().failed == 1)
@@ -180,7 +174,7 @@ async def test_failing_consumers_of_datagrams(caplog: pytest.LogCaptureFixture) 
 
 
 async def test_message_that_cannot_be_decoded(caplog: pytest.LogCaptureFixture) -> None:
-    async with running_cluster("a b") as (a, b):
+    async with nodes.running_cluster("a b") as (a, b):
         orders: list[Order] = []
         b.communication.serve(
             "bill", lambda order, _member: order, decoder=read_order, encoder=encode
@@ -188,7 +182,7 @@ async def test_message_that_cannot_be_decoded(caplog: pytest.LogCaptureFixture) 
         b.communication.subscribe(
             "order", lambda order, _member: orders.append(order), decoder=read_order
         )
-        error = await failure(
+        error = await nodes.failure(
             a.communication.request("b", "bill", b"\xc1"), errors.RemoteDecodeError
         )
         assert (error.outcome, error.retryable) == (Outcome.REPLIED, False)
@@ -206,21 +200,21 @@ async def test_reply_that_cannot_be_decoded_or_never_comes_fails() -> None:
         await asyncio.Event().wait()
         return b""
 
-    async with running_cluster("a b") as (a, b):
+    async with nodes.running_cluster("a b") as (a, b):
         b.communication.serve("bill", lambda _message, _member: b"\xc1")
         with pytest.raises(errors.MalformedPayloadError, match="DecodeError"):
             await a.communication.request("b", "bill", b"", decoder=read_order)
         b.communication.serve("hang", hang, encoder=raw_bytes)
-        error = await failure(
+        error = await nodes.failure(
             a.communication.request("b", "hang", b"", timeout=0.05), errors.ReplyTimeoutError
         )
         assert error.timeout_s == 0.05
 
 
 async def test_too_large_for_a_datagram() -> None:
-    async with running_cluster("a b") as (a, b):
-        inbox = Inbox(b)
-        error = await failure(
+    async with nodes.running_cluster("a b") as (a, b):
+        inbox = nodes.Inbox(b)
+        error = await nodes.failure(
             a.communication.send("b", "note", bytes(66_000), reliable=False),
             errors.MessageTooLargeError,
         )

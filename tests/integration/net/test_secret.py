@@ -23,7 +23,7 @@ from postroad.net import (
     RawMessage,
 )
 from tests.support.cases import each
-from tests.support.deadlines import eventually
+from tests.support.deadlines import eventually, reaches
 from tests.support.net.peers import CLUSTER, nothing_left
 from tests.support.net.raw_peers import both_loops
 from tests.support.net.tls import Authority
@@ -128,7 +128,7 @@ async def test_tunnel_requires_the_secret() -> None:
             if is_open:
                 tunnel = await client.tunnels.open(server.address, near, peer="server")
                 tunnel.send_nowait("note", b"x")
-                await eventually(partial(_has_heard, far))
+                await reaches(partial(_payloads, far), [b"x"])
             else:
                 with pytest.raises(ConnectionClosedError, match="secret"):
                     await client.tunnels.open(server.address, near)
@@ -137,28 +137,22 @@ async def test_tunnel_requires_the_secret() -> None:
 
 async def test_tls_certificate_and_secret_are_both_required(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    server = MessagingService(
-        CLUSTER, "server", tls=authority.tls("server"), limits=LIMITS, secret=SECRET
-    )
-    for secret in (SECRET, OTHER):
-        client = MessagingService(
-            CLUSTER, "client", tls=authority.tls("client"), limits=LIMITS, secret=secret
+
+    def service(name: str, secret: str) -> MessagingService:
+        return MessagingService(
+            CLUSTER, name, tls=authority.tls(name), limits=LIMITS, secret=secret
         )
-        if secret == SECRET:
-            async with client, server:
-                server.serve("echo", lambda message: message.payload)
-                assert await client.request(server.address, "echo", b"x") == b"x"
-            server = MessagingService(
-                CLUSTER, "server", tls=authority.tls("server"), limits=LIMITS, secret=SECRET
-            )
-        else:
-            async with client, server:
-                with pytest.raises(ConnectionClosedError, match="has another cluster secret"):
-                    await client.request(server.address, "echo", b"x")
+
+    async with service("client", SECRET) as client, service("server", SECRET) as server:
+        server.serve("echo", lambda message: message.payload)
+        assert await client.request(server.address, "echo", b"x") == b"x"
+    async with service("client", OTHER) as client, service("server", SECRET) as server:
+        with pytest.raises(ConnectionClosedError, match="has another cluster secret"):
+            await client.request(server.address, "echo", b"x")
 
 
-def _has_heard(ends: Recorders) -> bool:
-    return bool(ends.all) and ends.all[0].payloads == [b"x"]
+def _payloads(ends: Recorders) -> list[bytes]:
+    return [payload for user in ends.all for payload in user.payloads]
 
 
 # Datagrams.
@@ -243,17 +237,13 @@ async def test_a_recorded_datagram_is_never_taken_again() -> None:
     assert len(payloads) == 5
 
 
-def _has_refused(receiver: DatagramService, count: int) -> bool:
-    return receiver.statistics().refused == count
-
-
 async def test_datagrams_without_the_secret_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     strangers = (None, ClusterSecret(CLUSTER, OTHER), ClusterSecret("other", SECRET))
     async with listening() as (receiver, payloads):
         for count, secret in enumerate(strangers, 1):
             async with DatagramService(CLUSTER, "sender", secret=secret) as sender:
                 await sender.send(receiver.address, "tick", b"x")
-                await eventually(partial(_has_refused, receiver, count))
+                await reaches(lambda: receiver.statistics().refused, count)
     assert payloads == []
     assert "has no proof of the cluster secret" in caplog.text
     async with (

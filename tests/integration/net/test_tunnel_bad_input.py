@@ -9,14 +9,8 @@ from tests.support.deadlines import eventually
 from tests.support.net.peers import nothing_left
 from tests.support.net.raw_peers import both_loops
 from tests.support.net.scripts import RawPeer, RawServer
+from tests.support.wire import tunnel_ends
 from tests.support.wire.pairs import version3_frame
-from tests.support.wire.tunnel_ends import (
-    TunnelPair,
-    raw_part,
-    raw_tunnel,
-    running_tunnels,
-    serve_raw_tunnel,
-)
 
 NEWS = version3_frame(1, b"news" + b"fine", short=4)
 LARGE = bytes(range(256)) * 2_000
@@ -25,7 +19,7 @@ BULK = version3_frame(1, b"bulk" + LARGE, short=4)
 BAD: dict[str, tuple[bytes, int]] = {
     "a reply": (version3_frame(2, b"payload", id=7), UnexpectedFrameError.code),
     "a cancel": (version3_frame(4, id=7), UnexpectedFrameError.code),
-    "a second hello": (raw_part("raw", role="core"), UnexpectedFrameError.code),
+    "a second hello": (tunnel_ends.raw_part("raw", role="core"), UnexpectedFrameError.code),
     "an unknown frame": (version3_frame(99), MalformedFrameError.code),
     "garbage": (b"GET / HTTP/1.1\r\n\r\n" * 4, 0),
     "a subject that is no text": (
@@ -50,7 +44,7 @@ async def goodbye_of(peer: RawPeer) -> int:
             return code
 
 
-async def check_that_others_live(pair: TunnelPair) -> None:
+async def check_that_others_live(pair: tunnel_ends.TunnelPair) -> None:
     near, far = await pair.open()
     near.tunnel.send_nowait("still", b"here")
     await eventually(lambda: far.payloads == [b"here"])
@@ -59,9 +53,9 @@ async def check_that_others_live(pair: TunnelPair) -> None:
 @bad_frames
 async def test_tunnel_client_frame_not_allowed_closes_connection(kind: str) -> None:
     data, code = BAD[kind]
-    async with running_tunnels() as pair:
+    async with tunnel_ends.running_tunnels() as pair:
         bystander, _ = await pair.open()
-        with await raw_tunnel(pair.server.address) as peer:
+        with await tunnel_ends.raw_tunnel(pair.server.address) as peer:
             user = pair.server_users.last
             await peer.write(NEWS + data + NEWS)
             reason = await goodbye_of(peer)
@@ -80,11 +74,11 @@ async def test_tunnel_server_frame_not_allowed_closes_connection(kind: str) -> N
     reasons: list[int] = []
 
     async def misbehave(peer: RawPeer) -> None:
-        await serve_raw_tunnel(peer, NEWS)
+        await tunnel_ends.serve_raw_tunnel(peer, NEWS)
         await peer.write(data)
         reasons.append(await goodbye_of(peer))
 
-    async with RawServer(misbehave) as server, running_tunnels() as pair:
+    async with RawServer(misbehave) as server, tunnel_ends.running_tunnels() as pair:
         tunnel = await pair.client.tunnels.open(server.address, pair.users)
         user = pair.users.last
         await tunnel.wait_closed()
@@ -96,9 +90,9 @@ async def test_tunnel_server_frame_not_allowed_closes_connection(kind: str) -> N
 
 
 async def test_garbage_right_after_the_hello() -> None:
-    async with running_tunnels() as pair, nothing_left():
+    async with tunnel_ends.running_tunnels() as pair, nothing_left():
         bad = [NEWS, version3_frame(99)]
-        with await raw_tunnel(pair.server.address, *bad, is_taken=False) as peer:
+        with await tunnel_ends.raw_tunnel(pair.server.address, *bad, is_taken=False) as peer:
             assert await goodbye_of(peer) == MalformedFrameError.code
         user = pair.server_users.last
         await eventually(lambda: user.reasons)
@@ -107,8 +101,8 @@ async def test_garbage_right_after_the_hello() -> None:
 
 
 async def test_ignored_flags_do_not_close_the_tunnel() -> None:
-    async with running_tunnels() as pair:
-        with await raw_tunnel(pair.server.address) as peer:
+    async with tunnel_ends.running_tunnels() as pair:
+        with await tunnel_ends.raw_tunnel(pair.server.address) as peer:
             user = pair.server_users.last
             await peer.write(version3_frame(1, b"news" + b"1", flags=1, short=4, word=5, id=9))
             await eventually(lambda: user.payloads == [b"1"])
@@ -117,8 +111,8 @@ async def test_ignored_flags_do_not_close_the_tunnel() -> None:
 
 @both_loops
 async def test_tunnel_messages_with_client_hello_are_received() -> None:
-    async with running_tunnels() as pair:
-        with await raw_tunnel(pair.server.address, NEWS, BULK, NEWS) as peer:
+    async with tunnel_ends.running_tunnels() as pair:
+        with await tunnel_ends.raw_tunnel(pair.server.address, NEWS, BULK, NEWS) as peer:
             user = pair.server_users.last
             await eventually(lambda: len(user.payloads) == 3)
             assert user.payloads == [b"fine", LARGE, b"fine"]
@@ -126,17 +120,17 @@ async def test_tunnel_messages_with_client_hello_are_received() -> None:
             await eventually(lambda: len(user.payloads) == 6)
             assert user.payloads[3:] == [LARGE, LARGE, b"fine"]
             # The handshake's six bytes count too.
-            expected = 6 + len(raw_part("raw", role="satellite", is_tunnel=True))
+            expected = 6 + len(tunnel_ends.raw_part("raw", role="satellite", is_tunnel=True))
             assert user.tunnel.bytes_received == expected + 3 * len(NEWS + BULK)
 
 
 @both_loops
 async def test_tunnel_messages_with_server_hello_are_received() -> None:
     async def speak_first(peer: RawPeer) -> None:
-        await serve_raw_tunnel(peer, NEWS, BULK, NEWS)
+        await tunnel_ends.serve_raw_tunnel(peer, NEWS, BULK, NEWS)
         await asyncio.Event().wait()
 
-    async with running_tunnels() as pair, RawServer(speak_first) as server:
+    async with tunnel_ends.running_tunnels() as pair, RawServer(speak_first) as server:
         await pair.client.tunnels.open(server.address, pair.users)
         user = pair.users.last
         await eventually(lambda: len(user.payloads) == 3)
@@ -144,8 +138,8 @@ async def test_tunnel_messages_with_server_hello_are_received() -> None:
 
 
 async def test_bytes_one_by_one() -> None:
-    async with running_tunnels() as pair:
-        with await raw_tunnel(pair.server.address) as peer:
+    async with tunnel_ends.running_tunnels() as pair:
+        with await tunnel_ends.raw_tunnel(pair.server.address) as peer:
             user = pair.server_users.last
             for byte in NEWS * 3:
                 await peer.write(bytes([byte]))
@@ -154,9 +148,9 @@ async def test_bytes_one_by_one() -> None:
 
 
 async def test_a_tunnel_is_never_answered() -> None:
-    async with running_tunnels() as pair:
+    async with tunnel_ends.running_tunnels() as pair:
         pair.server.serve("news", lambda message: message.payload)
-        with await raw_tunnel(pair.server.address) as peer:
+        with await tunnel_ends.raw_tunnel(pair.server.address) as peer:
             user = pair.server_users.last
             await peer.write(NEWS)
             await eventually(lambda: user.payloads)

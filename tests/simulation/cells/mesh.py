@@ -4,36 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from postroad.cells import (
-    CellAddress,
-    CellDomain,
-    CellMessage,
-    CellsConfig,
-    Role,
-    StaticCoreDiscovery,
-)
+from postroad.cells import CellAddress, CellDomain, CellsConfig, Role, StaticCoreDiscovery
 from postroad.core import Limits
 from postroad.net import MessagingService
 from postroad.testing import SimCluster, SimNode
+from tests.support.cells.nodes import Inbox
 
 CLUSTER = "simulated"
 PORT = 7000
 _CONNECTED_S = 30.0
-
-
-class Inbox:
-    """A handler that keeps what it gets, and answers with the payload."""
-
-    def __init__(self) -> None:
-        self.messages: list[CellMessage] = []
-
-    def __call__(self, message: CellMessage) -> bytes:
-        self.messages.append(message)
-        return message.payload
-
-    @property
-    def payloads(self) -> list[bytes]:
-        return [message.payload for message in self.messages]
 
 
 class Mesh:

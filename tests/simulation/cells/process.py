@@ -202,10 +202,8 @@ class Process:
             domain.consume(event.cell.name, event.queue)
 
     async def _on_unconsume(self, domain: CellDomain, event: PlannedEvent) -> None:
-        state = self._changeable(event)
-        if state is not None and state.queues:
-            queue = min(state.queues)
-            state.queues.discard(queue)
+        if (state := self._changeable(event)) is not None and state.queues:
+            state.queues.discard(queue := min(state.queues))
             domain.stop_consuming(event.cell.name, queue)
 
     async def _on_subscribe(self, domain: CellDomain, event: PlannedEvent) -> None:
@@ -215,10 +213,8 @@ class Process:
             domain.subscribe(event.cell.name, event.topic)
 
     async def _on_unsubscribe(self, domain: CellDomain, event: PlannedEvent) -> None:
-        state = self._changeable(event)
-        if state is not None and state.topics:
-            topic = min(state.topics)
-            state.topics.discard(topic)
+        if (state := self._changeable(event)) is not None and state.topics:
+            state.topics.discard(topic := min(state.topics))
             domain.unsubscribe(event.cell.name, topic)
 
     def _changeable(self, event: PlannedEvent) -> CellState | None:

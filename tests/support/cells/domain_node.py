@@ -20,27 +20,17 @@ from typing import Any
 
 import msgspec
 
-from postroad import PostroadError, run
-from postroad.cells import (
-    CellDomain,
-    CellMessage,
-    CellsConfig,
-    CoreDiscovery,
-    Role,
-    RouteLearnerConfig,
-    StaticCoreDiscovery,
-    ZooKeeperCoreDiscovery,
-)
+from postroad import PostroadError, cells, run
 from postroad.net import Limits, MessagingService
 from tests.support.servers.zookeeper import SESSION_TIMEOUT_S
 
 CLUSTER = "chaos"
 QUEUE = "work"
 LIMITS = Limits(heartbeat_interval_s=0.3, heartbeat_timeout_s=3.0, stop_grace_s=1.0)
-CONFIG = CellsConfig(
+CONFIG = cells.CellsConfig(
     redial_initial_delay_s=0.05,
     redial_max_delay_s=0.3,
-    route_learner=RouteLearnerConfig(default_delay_s=0.5),
+    route_learner=cells.RouteLearnerConfig(default_delay_s=0.5),
 )
 # Every so many messages take a while, so that some are under way at any moment.
 SLOW_EVERY = 5
@@ -52,7 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a process is told when it starts."""
 
     name: str
-    role: Role
+    role: cells.Role
     bind: str = "127.0.0.1:0"
     cores: dict[str, str] = {}
     """The addresses of cores, unless ZooKeeper knows them."""
@@ -73,11 +63,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 class Worker:
     """Handles calls and writes them down."""
 
-    def __init__(self, domain: CellDomain, record: str) -> None:
+    def __init__(self, domain: cells.CellDomain, record: str) -> None:
         self._domain = domain
         self._record = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    async def __call__(self, message: CellMessage) -> Any:
+    async def __call__(self, message: cells.CellMessage) -> Any:
         number: int = message.body[0]
         os.write(self._record, f"{number} {message.id.hex()}\n".encode())
         if number % SLOW_EVERY == 0:
@@ -88,7 +78,7 @@ class Worker:
 class Tunnels:
     """Numbers the tunnels of a domain, to tell one from another to the same place."""
 
-    def __init__(self, domain: CellDomain) -> None:
+    def __init__(self, domain: cells.CellDomain) -> None:
         self._domain = domain
         self._numbers = itertools.count(1)
         # Kept, so that a later tunnel cannot be taken for an earlier one.
@@ -104,18 +94,18 @@ class Tunnels:
         return self._known[link]
 
 
-def make_locations(settings: Settings, address: str) -> CoreDiscovery:
+def make_locations(settings: Settings, address: str) -> cells.CoreDiscovery:
     """Where a domain finds the cores."""
     if settings.zookeeper:
-        return ZooKeeperCoreDiscovery(
+        return cells.ZooKeeperCoreDiscovery(
             settings.zookeeper,
             CLUSTER,
             session_timeout_s=SESSION_TIMEOUT_S,
             connect_timeout_s=1.0,
             request_timeout_s=1.0,
         )
-    own = {settings.name: address} if settings.role is Role.CORE else {}
-    return StaticCoreDiscovery(
+    own = {settings.name: address} if settings.role is cells.Role.CORE else {}
+    return cells.StaticCoreDiscovery(
         {name: [location] for name, location in (settings.cores | own).items()}
     )
 
@@ -123,7 +113,7 @@ def make_locations(settings: Settings, address: str) -> CoreDiscovery:
 class Node:
     """Answers the lines a process reads."""
 
-    def __init__(self, domain: CellDomain) -> None:
+    def __init__(self, domain: cells.CellDomain) -> None:
         self._domain = domain
         self._tunnels = Tunnels(domain)
 
@@ -162,7 +152,9 @@ async def belong(settings: Settings) -> None:
     async with service:
         address = str(service.address)
         locations = make_locations(settings, address)
-        domain = CellDomain(service, role=settings.role, core_discovery=locations, config=CONFIG)
+        domain = cells.CellDomain(
+            service, role=settings.role, core_discovery=locations, config=CONFIG
+        )
         async with domain:
             if settings.record:
                 worker = Worker(domain, settings.record)

@@ -13,23 +13,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from postroad import wire
 from postroad.core.cluster_secret import ClusterSecret
 from postroad.core.limits import Limits
 from postroad.core.names import Address
-from postroad.wire import (
-    DOCUMENTED,
-    ZEEBE,
-    BufferCache,
-    ConnectionEvent,
-    ConnectionRole,
-    HelloFrame,
-    ProtocolProfile,
-    ReplyStatus,
-    RequestFrame,
-    WireConfig,
-    WireConnection,
-    encode_preamble,
-)
 from postroad.wire.compression import load_algorithm
 from postroad.wire.frames import (
     CancelFrame,
@@ -57,7 +44,7 @@ def make_config(
     name: str = "client",
     *,
     cluster: str = CLUSTER,
-    profile: ProtocolProfile = DOCUMENTED,
+    profile: wire.ProtocolProfile = wire.DOCUMENTED,
     limits: Limits = QUIET,
     address: Address = CLIENT_ADDRESS,
     advertised_ip: str = "127.0.0.1",
@@ -66,9 +53,9 @@ def make_config(
     heartbeat_payload: bool = True,
     secret: str | Sequence[str] | None = None,
     nonces: Iterator[bytes] | None = None,
-) -> WireConfig:
+) -> wire.WireConfig:
     """What a service of that name would hand to its connections."""
-    hello = HelloFrame(
+    hello = wire.HelloFrame(
         cluster=cluster,
         name=name,
         incarnation=incarnation,
@@ -78,14 +65,14 @@ def make_config(
         heartbeat_timeout_ms=round(limits.heartbeat_timeout_s * 1000),
         compressions=tuple(compressions),
     )
-    return WireConfig(
+    return wire.WireConfig(
         profile=profile if secret is None else profile.proving(),
-        preamble=encode_preamble(cluster),
+        preamble=wire.encode_preamble(cluster),
         hello=hello,
         advertised_ip=advertised_ip,
         limits=limits,
         wall_clock=lambda: WALL_CLOCK_MS,
-        buffer_cache=BufferCache(),
+        buffer_cache=wire.BufferCache(),
         algorithms={name: load_algorithm(name) for name in compressions},
         heartbeat_payload=heartbeat_payload,
         secret=None if secret is None else ClusterSecret(cluster, secret),
@@ -101,12 +88,12 @@ def make_nonces(name: str) -> Iterator[bytes]:
 def server_config(
     name: str = "server",
     *,
-    profile: ProtocolProfile = DOCUMENTED,
+    profile: wire.ProtocolProfile = wire.DOCUMENTED,
     limits: Limits = QUIET,
     heartbeat_payload: bool = True,
     secret: str | Sequence[str] | None = None,
     incarnation: int = 1,
-) -> WireConfig:
+) -> wire.WireConfig:
     return make_config(
         name,
         profile=profile,
@@ -123,35 +110,35 @@ class Side:
 
     def __init__(
         self,
-        role: ConnectionRole,
-        config: WireConfig | None = None,
+        role: wire.ConnectionRole,
+        config: wire.WireConfig | None = None,
         *,
         now: float = 0.0,
         next_id: Callable[[], int] | None = None,
         certificate_names: frozenset[str] | None = None,
     ) -> None:
         self.config = config or (
-            make_config() if role is ConnectionRole.CLIENT else server_config()
+            make_config() if role is wire.ConnectionRole.CLIENT else server_config()
         )
         self.next_id = next_id or count(1).__next__
-        self.machine = WireConnection(
+        self.machine = wire.WireConnection(
             role, self.config, now, next_id=self.next_id, certificate_names=certificate_names
         )
         self.now = now
-        self.events: list[ConnectionEvent] = []
+        self.events: list[wire.ConnectionEvent] = []
         self.written = b""
 
-    def give(self, *pieces: bytes) -> list[ConnectionEvent]:
+    def give(self, *pieces: bytes) -> list[wire.ConnectionEvent]:
         """Hand over pieces one after the other; returns what all of them meant."""
-        events: list[ConnectionEvent] = []
+        events: list[wire.ConnectionEvent] = []
         for piece in pieces:
             events += self.machine.receive_data(piece, self.now)
         self.events += events
         return events
 
-    def pour(self, data: bytes, piece_bytes: int = 64 * 1024) -> list[ConnectionEvent]:
+    def pour(self, data: bytes, piece_bytes: int = 64 * 1024) -> list[wire.ConnectionEvent]:
         """Hand over a stream as a socket would, large frames straight into their room."""
-        events: list[ConnectionEvent] = []
+        events: list[wire.ConnectionEvent] = []
         while data:
             room = self.machine.receive_buffer() if self.machine.wants_buffer else None
             size = min(piece_bytes, len(data) if room is None else len(room))
@@ -184,8 +171,8 @@ class Side:
         """Hand over pieces and answer each request with its payload, as a node would."""
         for piece in pieces:
             for event in self.give(piece):
-                if isinstance(event, RequestFrame):
-                    self.machine.reply(event.id, ReplyStatus.OK, event.payload)
+                if isinstance(event, wire.RequestFrame):
+                    self.machine.reply(event.id, wire.ReplyStatus.OK, event.payload)
         return self.take()
 
     @property
@@ -198,15 +185,15 @@ class Pair:
 
     def __init__(
         self,
-        client: WireConfig | None = None,
-        server: WireConfig | None = None,
+        client: wire.WireConfig | None = None,
+        server: wire.WireConfig | None = None,
         *,
         client_names: frozenset[str] | None = None,
         server_names: frozenset[str] | None = None,
     ) -> None:
         """`client_names` are in the client's certificate, so the server checks them."""
-        self.client = Side(ConnectionRole.CLIENT, client, certificate_names=server_names)
-        self.server = Side(ConnectionRole.SERVER, server, certificate_names=client_names)
+        self.client = Side(wire.ConnectionRole.CLIENT, client, certificate_names=server_names)
+        self.server = Side(wire.ConnectionRole.SERVER, server, certificate_names=client_names)
 
     def settle(self, split: Callable[[bytes], Sequence[bytes]] | None = None) -> None:
         """Carry bytes both ways until nobody has anything to say."""
@@ -223,7 +210,7 @@ class Pair:
         self.settle()
 
 
-def open_pair(client: WireConfig | None = None, server: WireConfig | None = None) -> Pair:
+def open_pair(client: wire.WireConfig | None = None, server: wire.WireConfig | None = None) -> Pair:
     """Two sides that have shaken hands and forgotten the events of that."""
     pair = Pair(client, server)
     pair.settle()
@@ -232,28 +219,30 @@ def open_pair(client: WireConfig | None = None, server: WireConfig | None = None
     return pair
 
 
-def open_side(role: ConnectionRole, version: int, profile: ProtocolProfile = DOCUMENTED) -> Side:
+def open_side(
+    role: wire.ConnectionRole, version: int, profile: wire.ProtocolProfile = wire.DOCUMENTED
+) -> Side:
     """One side after the handshake of that version; its peer is played by the test.
 
     In version 3 the peer has not said hello yet.
     """
-    config = make_config if role is ConnectionRole.CLIENT else server_config
+    config = make_config if role is wire.ConnectionRole.CLIENT else server_config
     side = Side(role, config(profile=profile))
-    has_preamble = role is ConnectionRole.SERVER or profile is ZEEBE
-    side.give((encode_preamble(CLUSTER) if has_preamble else b"") + struct.pack(">h", version))
+    has_preamble = role is wire.ConnectionRole.SERVER or profile is wire.ZEEBE
+    side.give((wire.encode_preamble(CLUSTER) if has_preamble else b"") + struct.pack(">h", version))
     side.take()
     return side
 
 
-def greeted_side(role: ConnectionRole) -> Side:
+def greeted_side(role: wire.ConnectionRole) -> Side:
     side = open_side(role, 3)
     side.give(hello_frame(peer_hello(role)))
     side.events.clear()
     return side
 
 
-def peer_hello(role: ConnectionRole) -> HelloFrame:
-    return server_config().hello if role is ConnectionRole.CLIENT else make_config().hello
+def peer_hello(role: wire.ConnectionRole) -> wire.HelloFrame:
+    return server_config().hello if role is wire.ConnectionRole.CLIENT else make_config().hello
 
 
 def version3_frame(
@@ -263,7 +252,7 @@ def version3_frame(
     return VERSION3_HEADER.pack(16 + len(body), kind, flags, short, word, id) + body
 
 
-def hello_frame(hello: HelloFrame) -> bytes:
+def hello_frame(hello: wire.HelloFrame) -> bytes:
     """A version 3 hello, packed by hand."""
     numbers = ((6, ">I", hello.frame_bytes_max), (7, ">I", hello.requests_pending_max))
     fields = {
@@ -289,7 +278,7 @@ def hello_fields(fields: dict[int, bytes]) -> bytes:
     return b"".join(struct.pack(">HH", tag, len(value)) + value for tag, value in fields.items())
 
 
-def changed_hello(role: ConnectionRole, **changes: object) -> bytes:
+def changed_hello(role: wire.ConnectionRole, **changes: object) -> bytes:
     """The hello that a side of that role expects, but for some fields."""
     return hello_frame(msgspec.structs.replace(peer_hello(role), **changes))
 
@@ -313,12 +302,12 @@ def cut_version3(data: bytes) -> list[RawFrame]:
     return frames
 
 
-def version3_sample(kind: type[Frame], receiver: ConnectionRole) -> bytes:
+def version3_sample(kind: type[Frame], receiver: wire.ConnectionRole) -> bytes:
     """A well-formed version 3 frame of that type, as a side of that role would receive it."""
     samples = {
-        RequestFrame: version3_frame(1, b"echo" + b"payload", short=4, id=7),
+        wire.RequestFrame: version3_frame(1, b"echo" + b"payload", short=4, id=7),
         ReplyFrame: version3_frame(2, b"payload", id=7),
-        HelloFrame: hello_frame(peer_hello(receiver)),
+        wire.HelloFrame: hello_frame(peer_hello(receiver)),
         CancelFrame: version3_frame(4, id=7),
         PingFrame: version3_frame(5, id=7),
         PongFrame: version3_frame(6, id=7),

@@ -8,21 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.cells import CellAddress, CellMessage, CellPath
+from postroad.cells import CellAddress, CellMessage, CellPath, messages
 from postroad.cells.addresses import HOPS_MAX
-from postroad.cells.messages import (
-    BYTES,
-    COMMAND,
-    JSON,
-    MSGPACK,
-    PING,
-    TEXT,
-    PongBody,
-    build_pong,
-    decode_body,
-    decode_pong,
-    encode_body,
-)
 from postroad.core.errors import ConfigError, MalformedPayloadError
 from tests.support.cells.nodes import Inbox
 from tests.support.cells.offline_domain import UnreliableZone, Workshop
@@ -117,17 +104,17 @@ class Pair:
 
 def test_bytes_text_and_plain_values_come_back(subtests: pytest.Subtests) -> None:
     encoded: list[tuple[Any, str, bytes]] = [
-        (b"raw", BYTES, b"raw"),
-        (bytearray(b"raw"), BYTES, b"raw"),
-        (memoryview(b"raw")[1:], BYTES, b"aw"),
-        (memoryview(b"abcdef")[::2], BYTES, b"ace"),
-        (b"", BYTES, b""),
-        (None, BYTES, b""),
-        ("größe", TEXT, "größe".encode()),
-        ("", TEXT, b""),
+        (b"raw", messages.BYTES, b"raw"),
+        (bytearray(b"raw"), messages.BYTES, b"raw"),
+        (memoryview(b"raw")[1:], messages.BYTES, b"aw"),
+        (memoryview(b"abcdef")[::2], messages.BYTES, b"ace"),
+        (b"", messages.BYTES, b""),
+        (None, messages.BYTES, b""),
+        ("größe", messages.TEXT, "größe".encode()),
+        ("", messages.TEXT, b""),
     ]
     for body, content_type, payload in encoded:
-        assert encode_body(body) == (content_type, payload), content_type
+        assert messages.encode_body(body) == (content_type, payload), content_type
 
     for body, read in [
         (0, 0),
@@ -140,15 +127,15 @@ def test_bytes_text_and_plain_values_come_back(subtests: pytest.Subtests) -> Non
         (Pair(1, "b"), {"first": 1, "second": "b"}),
     ]:
         with subtests.test(body=body):
-            content_type, payload = encode_body(body)
-            assert content_type == MSGPACK
-            assert decode_body(content_type, payload) == read
+            content_type, payload = messages.encode_body(body)
+            assert content_type == messages.MSGPACK
+            assert messages.decode_body(content_type, payload) == read
 
-    assert decode_body(*encode_body("größe")) == "größe"
-    assert decode_body(*encode_body(b"\xff")) == b"\xff"
-    assert decode_body(*encode_body(None)) == b""
+    assert messages.decode_body(*messages.encode_body("größe")) == "größe"
+    assert messages.decode_body(*messages.encode_body(b"\xff")) == b"\xff"
+    assert messages.decode_body(*messages.encode_body(None)) == b""
 
-    assert decode_body(JSON, b'{"a": [1]}') == {"a": [1]}
+    assert messages.decode_body(messages.JSON, b'{"a": [1]}') == {"a": [1]}
 
 
 def make_deep() -> list[Any]:
@@ -168,37 +155,39 @@ def test_unencodable_or_mislabelled_body_is_refused(subtests: pytest.Subtests) -
         datetime.datetime(2020, 1, 1, tzinfo=UnreliableZone()),
     ]:
         with subtests.test(body=body), pytest.raises(ConfigError, match="cannot encode a body"):
-            encode_body(body)
+            messages.encode_body(body)
 
     for content_type, payload in [
-        (TEXT, b"\xff"),
-        (COMMAND, b"\xff"),
-        (JSON, b"{"),
-        (JSON, b"\xff"),
-        (JSON, b"[" * 100_000),
-        (MSGPACK, b""),
-        (MSGPACK, b"\xc1"),
-        (MSGPACK, b"\x91" * 100_000),
-        (MSGPACK, b"\xd7\xff" + b"\xff" * 8),
+        (messages.TEXT, b"\xff"),
+        (messages.COMMAND, b"\xff"),
+        (messages.JSON, b"{"),
+        (messages.JSON, b"\xff"),
+        (messages.JSON, b"[" * 100_000),
+        (messages.MSGPACK, b""),
+        (messages.MSGPACK, b"\xc1"),
+        (messages.MSGPACK, b"\x91" * 100_000),
+        (messages.MSGPACK, b"\xd7\xff" + b"\xff" * 8),
         ("pickle", pickle.dumps({})),
         ("unknown", b""),
     ]:
         with subtests.test(content_type=content_type), pytest.raises(MalformedPayloadError):
-            decode_body(content_type, payload)
+            messages.decode_body(content_type, payload)
 
     with pytest.raises(
         MalformedPayloadError, match="unknown content type 'pickle'; supported: text"
     ):
-        decode_body("pickle", b"")
+        messages.decode_body("pickle", b"")
     with pytest.raises(MalformedPayloadError, match="payload is not valid json"):
-        decode_body(JSON, b"{")
+        messages.decode_body(messages.JSON, b"{")
 
 
 def test_ping_reply_lists_the_path() -> None:
     way = CellPath.of("System@S1", "*@S1", "*@C1")
-    content_type, payload = encode_body(build_pong(CellMessage(b"", PING, path=way)))
+    content_type, payload = messages.encode_body(
+        messages.build_pong(CellMessage(b"", messages.PING, path=way))
+    )
     assert content_type == "msgpack"
-    assert decode_pong(payload) == way
+    assert messages.decode_pong(payload) == way
 
 
 def test_other_payload_is_a_malformed_ping_reply(subtests: pytest.Subtests) -> None:
@@ -207,11 +196,11 @@ def test_other_payload_is_a_malformed_ping_reply(subtests: pytest.Subtests) -> N
         b"\xc1",
         msgspec.msgpack.encode("text"),
         msgspec.msgpack.encode({"way": [1]}),
-        msgspec.msgpack.encode(PongBody(("a@b@c",))),
-        msgspec.msgpack.encode(PongBody(("x" * 1_000,))),
-        msgspec.msgpack.encode(PongBody(("a@S1",) * (HOPS_MAX + 1))),
+        msgspec.msgpack.encode(messages.PongBody(("a@b@c",))),
+        msgspec.msgpack.encode(messages.PongBody(("x" * 1_000,))),
+        msgspec.msgpack.encode(messages.PongBody(("a@S1",) * (HOPS_MAX + 1))),
         b"\x81\xa3way" + b"\x91" * 100_000,
     ]:
         refusal = pytest.raises(MalformedPayloadError, match="payload is no reply to a ping")
         with subtests.test(payload=payload), refusal:
-            decode_pong(payload)
+            messages.decode_pong(payload)

@@ -4,41 +4,28 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from postroad import wire
 from postroad.core.errors import PeerTimeoutError
 from postroad.core.limits import Limits
 from postroad.core.names import Address
-from postroad.wire import (
-    DOCUMENTED,
-    NEVER,
-    ZEEBE,
-    ConnectionOpened,
-    ConnectionRole,
-    ConnectionState,
-    DeadlineMap,
-    FrameIgnored,
-    ProtocolProfile,
-    ReplyFrame,
-    ReplyStatus,
-    RequestFrame,
-)
 from tests.support.wire import pairs
 
 DIALECTS = {
-    "documented 1": DOCUMENTED.up_to(1),
-    "documented 2": DOCUMENTED.up_to(2),
-    "version 3": DOCUMENTED,
-    "zeebe 1": ZEEBE.up_to(1),
-    "zeebe 2": ZEEBE,
+    "documented 1": wire.DOCUMENTED.up_to(1),
+    "documented 2": wire.DOCUMENTED.up_to(2),
+    "version 3": wire.DOCUMENTED,
+    "zeebe 1": wire.ZEEBE.up_to(1),
+    "zeebe 2": wire.ZEEBE,
 }
 OLDER = [name for name in DIALECTS if name != "version 3"]
 
 
 @pytest.fixture(params=DIALECTS)
-def profile(request: pytest.FixtureRequest) -> ProtocolProfile:
+def profile(request: pytest.FixtureRequest) -> wire.ProtocolProfile:
     return DIALECTS[request.param]
 
 
-def pair_of(profile: ProtocolProfile, limits: Limits = pairs.QUIET) -> pairs.Pair:
+def pair_of(profile: wire.ProtocolProfile, limits: Limits = pairs.QUIET) -> pairs.Pair:
     return pairs.open_pair(
         pairs.make_config(profile=profile, limits=limits),
         pairs.server_config(profile=profile, limits=limits),
@@ -47,23 +34,23 @@ def pair_of(profile: ProtocolProfile, limits: Limits = pairs.QUIET) -> pairs.Pai
 
 @pytest.mark.parametrize("split", [pairs.whole, pairs.byte_by_byte])
 def test_two_sides_open(
-    profile: ProtocolProfile, split: Callable[[bytes], Sequence[bytes]]
+    profile: wire.ProtocolProfile, split: Callable[[bytes], Sequence[bytes]]
 ) -> None:
     pair = pairs.Pair(pairs.make_config(profile=profile), pairs.server_config(profile=profile))
     pair.settle(split)
     for side in (pair.client, pair.server):
-        assert side.events == [ConnectionOpened(profile.versions[-1])]
-        assert side.machine.state is ConnectionState.OPEN
+        assert side.events == [wire.ConnectionOpened(profile.versions[-1])]
+        assert side.machine.state is wire.ConnectionState.OPEN
         assert side.machine.version == profile.versions[-1]
         assert side.failure is None
 
 
-def test_the_client_speaks_first_and_quiet_is_no_fault(profile: ProtocolProfile) -> None:
-    client = pairs.Side(ConnectionRole.CLIENT, pairs.make_config(profile=profile))
+def test_the_client_speaks_first_and_quiet_is_no_fault(profile: wire.ProtocolProfile) -> None:
+    client = pairs.Side(wire.ConnectionRole.CLIENT, pairs.make_config(profile=profile))
     assert client.has_data
     assert len(client.take()) == 6
     assert not client.has_data
-    assert not pairs.Side(ConnectionRole.SERVER, pairs.server_config(profile=profile)).has_data
+    assert not pairs.Side(wire.ConnectionRole.SERVER, pairs.server_config(profile=profile)).has_data
 
     pair = pair_of(profile)
     pair.tick(1e6)
@@ -71,7 +58,10 @@ def test_the_client_speaks_first_and_quiet_is_no_fault(profile: ProtocolProfile)
 
 
 def test_an_older_side_decides_and_repr_tells_the_version() -> None:
-    for client, server in ((DOCUMENTED, DOCUMENTED.up_to(2)), (DOCUMENTED.up_to(1), DOCUMENTED)):
+    for client, server in (
+        (wire.DOCUMENTED, wire.DOCUMENTED.up_to(2)),
+        (wire.DOCUMENTED.up_to(1), wire.DOCUMENTED),
+    ):
         pair = pairs.Pair(pairs.make_config(profile=client), pairs.server_config(profile=server))
         pair.settle()
         expected = min(client.versions[-1], server.versions[-1])
@@ -84,25 +74,25 @@ def test_an_older_side_decides_and_repr_tells_the_version() -> None:
     assert repr(pair.server.machine) == "<WireConnection server client version 3 open>"
 
 
-def test_each_side_learns_the_address_of_the_other(profile: ProtocolProfile) -> None:
+def test_each_side_learns_the_address_of_the_other(profile: wire.ProtocolProfile) -> None:
     pair = pair_of(profile)
     pair.client.machine.request(1, "echo", b"payload", 0)
     pair.settle()
-    assert pair.server.events == [RequestFrame(1, "echo", b"payload")]
-    pair.server.machine.reply(1, ReplyStatus.OK, b"answer")
+    assert pair.server.events == [wire.RequestFrame(1, "echo", b"payload")]
+    pair.server.machine.reply(1, wire.ReplyStatus.OK, b"answer")
     pair.settle()
-    assert pair.client.events == [ReplyFrame(1, ReplyStatus.OK, b"answer")]
+    assert pair.client.events == [wire.ReplyFrame(1, wire.ReplyStatus.OK, b"answer")]
     assert pair.server.machine.sender == pairs.CLIENT_ADDRESS
     assert pair.client.machine.sender == pairs.SERVER_ADDRESS
 
 
 def test_connection_sender_before_it_arrives_is_none() -> None:
-    pair = pair_of(DOCUMENTED.up_to(2))
+    pair = pair_of(wire.DOCUMENTED.up_to(2))
     assert pair.server.machine.sender is None
     assert pair.client.machine.sender is None
 
     config = pairs.make_config(
-        profile=DOCUMENTED.up_to(1), address=Address("node.example", 1), advertised_ip="::1"
+        profile=wire.DOCUMENTED.up_to(1), address=Address("node.example", 1), advertised_ip="::1"
     )
     pair = pairs.open_pair(config, pairs.server_config())
     pair.client.machine.request(1, "echo", b"", 0)
@@ -116,45 +106,47 @@ def test_older_versions_never_send_stopping_cancel_or_goodbye(name: str) -> None
     pair.client.machine.cancel(1)
     pair.client.machine.goodbye("stopping")
     assert not pair.client.has_data
-    assert pair.client.machine.state is ConnectionState.DRAINING
-    pair.server.machine.reply(1, ReplyStatus.OK, b"late")
+    assert pair.client.machine.state is wire.ConnectionState.DRAINING
+    pair.server.machine.reply(1, wire.ReplyStatus.OK, b"late")
     pair.settle()
-    assert pair.client.events == [ReplyFrame(1, ReplyStatus.OK, b"late")]
+    assert pair.client.events == [wire.ReplyFrame(1, wire.ReplyStatus.OK, b"late")]
 
     pair = pair_of(DIALECTS[name])
-    pair.server.machine.reply(1, ReplyStatus.STOPPING, b"", 3100, True)
+    pair.server.machine.reply(1, wire.ReplyStatus.STOPPING, b"", 3100, True)
     pair.settle()
-    assert pair.client.events == [ReplyFrame(1, ReplyStatus.NO_HANDLER, b"")]
+    assert pair.client.events == [wire.ReplyFrame(1, wire.ReplyStatus.NO_HANDLER, b"")]
 
     pair = pair_of(DIALECTS[name])
-    pair.client.machine.reply(5, ReplyStatus.OK, b"")
+    pair.client.machine.reply(5, wire.ReplyStatus.OK, b"")
     pair.server.machine.request(6, "echo", b"", 0)
     pair.settle()
-    assert pair.server.events == [FrameIgnored("Reply", 5)]
-    assert pair.client.events == [FrameIgnored("Request", 6)]
+    assert pair.server.events == [wire.FrameIgnored("Reply", 5)]
+    assert pair.client.events == [wire.FrameIgnored("Request", 6)]
     assert pair.client.failure is pair.server.failure is None
 
 
-def test_unmatched_reply_has_no_waiter(profile: ProtocolProfile) -> None:
+def test_unmatched_reply_has_no_waiter(profile: wire.ProtocolProfile) -> None:
     pair = pair_of(profile)
-    waiting: DeadlineMap[str] = DeadlineMap()
+    waiting: wire.DeadlineMap[str] = wire.DeadlineMap()
     waiting.add(1, "somebody", 10)
-    pair.server.machine.reply(99, ReplyStatus.OK, b"")
+    pair.server.machine.reply(99, wire.ReplyStatus.OK, b"")
     pair.settle()
     (reply,) = pair.client.events
-    assert isinstance(reply, ReplyFrame)
+    assert isinstance(reply, wire.ReplyFrame)
     assert waiting.pop(reply.id) is None
     assert len(waiting) == 1
     assert pair.client.failure is None
 
 
-def test_messages_of_the_largest_size_go_straight_to_their_room(profile: ProtocolProfile) -> None:
+def test_messages_of_the_largest_size_go_straight_to_their_room(
+    profile: wire.ProtocolProfile,
+) -> None:
     limits = Limits(frame_bytes_max=1_000, heartbeat_interval_s=0, heartbeat_timeout_s=0)
     pair = pair_of(profile, limits)
     assert pair.client.machine.send_bytes_max == 1_000
     pair.client.machine.request(1, "echo", bytes(996), 0)
     pair.settle()
-    assert pair.server.events == [RequestFrame(1, "echo", bytes(996))]
+    assert pair.server.events == [wire.RequestFrame(1, "echo", bytes(996))]
 
     pair = pair_of(profile)
     payload = bytes(range(256)) * 4 * 1024
@@ -163,15 +155,15 @@ def test_messages_of_the_largest_size_go_straight_to_their_room(profile: Protoco
     assert pair.server.machine.receive_buffer() is None
     pair.server.pour(pair.client.take())
     assert pair.server.events == [
-        RequestFrame(1, "echo", payload),
-        RequestFrame(2, "echo", b"small"),
+        wire.RequestFrame(1, "echo", payload),
+        wire.RequestFrame(2, "echo", b"small"),
     ]
     assert not pair.server.machine.wants_buffer
 
 
-def test_an_unfinished_handshake_is_given_up(profile: ProtocolProfile) -> None:
+def test_an_unfinished_handshake_is_given_up(profile: wire.ProtocolProfile) -> None:
     limits = Limits(handshake_timeout_s=5)
-    for role in ConnectionRole:
+    for role in wire.ConnectionRole:
         side = pairs.Side(role, pairs.make_config(profile=profile, limits=limits), now=100)
         assert side.machine.deadline() == 105
         side.tick(104.9)
@@ -179,13 +171,13 @@ def test_an_unfinished_handshake_is_given_up(profile: ProtocolProfile) -> None:
         side.tick(105)
         assert isinstance(side.failure, PeerTimeoutError)
         assert "no complete handshake within 5 s" in str(side.failure)
-        assert side.machine.state is ConnectionState.CLOSED
-        assert side.machine.deadline() == NEVER
+        assert side.machine.state is wire.ConnectionState.CLOSED
+        assert side.machine.deadline() == wire.NEVER
 
 
 def test_an_unfinished_handshake_that_trickles_or_was_held_up_is_given_up() -> None:
     side = pairs.Side(
-        ConnectionRole.CLIENT, pairs.make_config(limits=Limits(handshake_timeout_s=5))
+        wire.ConnectionRole.CLIENT, pairs.make_config(limits=Limits(handshake_timeout_s=5))
     )
     side.machine.extend_deadlines(1, 3)
     assert side.machine.deadline() == 5, "it has more than a second anyway"
@@ -195,7 +187,7 @@ def test_an_unfinished_handshake_that_trickles_or_was_held_up_is_given_up() -> N
     assert isinstance(side.failure, PeerTimeoutError)
 
     server = pairs.Side(
-        ConnectionRole.SERVER, pairs.server_config(limits=Limits(handshake_timeout_s=5))
+        wire.ConnectionRole.SERVER, pairs.server_config(limits=Limits(handshake_timeout_s=5))
     )
     for now, piece in enumerate(pairs.byte_by_byte(b"\xeb\x6e\xec\x8a\x00")):
         server.tick(now)
@@ -204,7 +196,7 @@ def test_an_unfinished_handshake_that_trickles_or_was_held_up_is_given_up() -> N
     server.tick(5)
     assert isinstance(server.failure, PeerTimeoutError)
 
-    server = pairs.Side(ConnectionRole.SERVER)
+    server = pairs.Side(wire.ConnectionRole.SERVER)
     server.give(b"random bytes")
     failure = server.failure
     assert failure is not None
@@ -214,7 +206,7 @@ def test_an_unfinished_handshake_that_trickles_or_was_held_up_is_given_up() -> N
 
 def slow_server(limits: Limits) -> pairs.Side:
     """An open server of version 2 that has heard of its client, at time 0."""
-    server = pairs.Side(ConnectionRole.SERVER, pairs.server_config(limits=limits))
+    server = pairs.Side(wire.ConnectionRole.SERVER, pairs.server_config(limits=limits))
     server.give(b"\xeb\x6e\xec\x8a\x00\x02" + b"\x00\x01h\x00\x00\x00\x01")
     return server
 
@@ -281,7 +273,7 @@ def test_connection_has_a_deadline_unless_reading_is_paused() -> None:
         assert server.now < due <= server.now + 30
         server.tick(due)
     assert server.failure is None
-    assert pairs.open_side(ConnectionRole.SERVER, 2).machine.round_trip_s is None
+    assert pairs.open_side(wire.ConnectionRole.SERVER, 2).machine.round_trip_s is None
 
     server = slow_server(Limits(frame_timeout_s=10))
     server.give(b"\x01")
@@ -295,13 +287,13 @@ def test_connection_has_a_deadline_unless_reading_is_paused() -> None:
     assert isinstance(server.failure, PeerTimeoutError)
 
 
-@pytest.mark.parametrize("role", ConnectionRole)
-def test_goodbye_in_the_greeting_says_nothing_and_ends(role: ConnectionRole) -> None:
+@pytest.mark.parametrize("role", wire.ConnectionRole)
+def test_goodbye_in_the_greeting_says_nothing_and_ends(role: wire.ConnectionRole) -> None:
     side = pairs.Side(role)
     side.take()
     for _ in range(2):
         side.machine.goodbye("stopping")
         assert not side.has_data
-        assert side.machine.state is ConnectionState.CLOSED
+        assert side.machine.state is wire.ConnectionState.CLOSED
     assert side.give(b"\xeb\x6e\xec\x8a\x00\x02") == []
     assert side.failure is None

@@ -8,17 +8,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
+from postroad import wire
 from postroad.core import errors
-from postroad.wire import (
-    DOCUMENTED,
-    ZEEBE,
-    ConnectionOpened,
-    ConnectionRole,
-    ConnectionState,
-    GoodbyeFrame,
-    RequestFrame,
-    WireConfig,
-)
 from tests.support.cases import each
 from tests.support.wire.pairs import (
     CLIENT_ADDRESS,
@@ -34,11 +25,13 @@ from tests.support.wire.pairs import (
 
 SECRET = "correct horse battery staple"
 OTHER = "another secret of some length"
-OPENED = [ConnectionOpened(3)]
+OPENED = [wire.ConnectionOpened(3)]
 HELLO, GOODBYE, PROOF = 3, 7, 8
 
 
-def proving_pair(client: WireConfig | None = None, server: WireConfig | None = None) -> Pair:
+def proving_pair(
+    client: wire.WireConfig | None = None, server: wire.WireConfig | None = None
+) -> Pair:
     return Pair(client or make_config(secret=SECRET), server or server_config(secret=SECRET))
 
 
@@ -58,7 +51,7 @@ def test_peers_with_the_same_secret_connect(split: Callable[[bytes], Sequence[by
     assert SECRET.encode() not in pair.client.written + pair.server.written
     pair.client.machine.request(1, "echo", b"x", 0)
     pair.settle(split)
-    assert pair.server.events[1:] == [RequestFrame(1, "echo", b"x")]
+    assert pair.server.events[1:] == [wire.RequestFrame(1, "echo", b"x")]
 
 
 def test_certificate_and_secret_are_both_required() -> None:
@@ -77,8 +70,8 @@ def test_certificate_and_secret_are_both_required() -> None:
 
 
 def test_server_reveals_nothing_to_a_client_without_proof() -> None:
-    server = Side(ConnectionRole.SERVER, server_config(secret=SECRET))
-    client = Side(ConnectionRole.CLIENT, make_config(secret=OTHER))
+    server = Side(wire.ConnectionRole.SERVER, server_config(secret=SECRET))
+    client = Side(wire.ConnectionRole.CLIENT, make_config(secret=OTHER))
     server.give(client.take())
     client.give(server.take())
     server.give(client.take())
@@ -97,11 +90,11 @@ def test_setup_with_another_secret_or_none_is_rejected_on_both_sides(
     pair = proving_pair(make_config(secret=client_secret), server_config(secret=server_secret))
     pair.settle()
     for side in (pair.client, pair.server):
-        assert ConnectionOpened(3) not in side.events
+        assert wire.ConnectionOpened(3) not in side.events
         assert side.machine.peer is None
-        reasons = [event.reason for event in side.events if isinstance(event, GoodbyeFrame)]
+        reasons = [event.reason for event in side.events if isinstance(event, wire.GoodbyeFrame)]
         assert any(text in reason for reason in (*reasons, str(side.failure))), (side, reasons)
-        assert side.machine.state in (ConnectionState.CLOSED, ConnectionState.DRAINING)
+        assert side.machine.state in (wire.ConnectionState.CLOSED, wire.ConnectionState.DRAINING)
     assert isinstance(pair.server.failure, errors.HandshakeRejectedError)
 
 
@@ -120,20 +113,20 @@ def test_nodes_connect_during_a_change_of_secret() -> None:
 def test_versions_that_cannot_prove_are_refused(subtests: pytest.Subtests) -> None:
     for version in (1, 2):
         with subtests.test(version=version):
-            old = make_config(profile=DOCUMENTED.up_to(version))
+            old = make_config(profile=wire.DOCUMENTED.up_to(version))
             pair = proving_pair(client=old)
             pair.settle()
             assert pair.server.events == pair.client.events == []
             assert f"version {version}, which cannot prove" in str(pair.server.failure)
             assert "the peer answered version 3; this node supports" in str(pair.client.failure)
 
-            pair = proving_pair(server=server_config(profile=DOCUMENTED.up_to(version)))
+            pair = proving_pair(server=server_config(profile=wire.DOCUMENTED.up_to(version)))
             pair.settle()
             assert "the peer answered version" in str(pair.client.failure)
             assert not [
-                event for event in pair.client.events if isinstance(event, ConnectionOpened)
+                event for event in pair.client.events if isinstance(event, wire.ConnectionOpened)
             ]
-    for profile in (ZEEBE, DOCUMENTED.up_to(2)):
+    for profile in (wire.ZEEBE, wire.DOCUMENTED.up_to(2)):
         with pytest.raises(errors.ConfigError, match="a secret needs version 3"):
             profile.proving()
 
@@ -142,9 +135,9 @@ def test_a_recorded_client_is_refused_by_the_next_connection() -> None:
     config = server_config(secret=SECRET)
     old = Pair(make_config(secret=SECRET), config)
     old.settle()
-    server = Side(ConnectionRole.SERVER, config)
+    server = Side(wire.ConnectionRole.SERVER, config)
     server.give(old.client.written)
-    assert ConnectionOpened(3) not in server.events
+    assert wire.ConnectionOpened(3) not in server.events
     assert "has another cluster secret" in str(server.failure)
 
 
@@ -152,14 +145,14 @@ def test_a_recorded_server_is_refused_by_the_next_client() -> None:
     config = make_config(secret=SECRET)
     old = Pair(config, server_config(secret=SECRET))
     old.settle()
-    client = Side(ConnectionRole.CLIENT, config)
+    client = Side(wire.ConnectionRole.CLIENT, config)
     client.give(old.server.written)
     assert client.events == []
     assert "has another cluster secret" in str(client.failure)
 
 
 def test_a_proof_sent_back_is_refused() -> None:
-    client = Side(ConnectionRole.CLIENT, make_config(secret=SECRET))
+    client = Side(wire.ConnectionRole.CLIENT, make_config(secret=SECRET))
     # What the client itself says, as if it were the server's.
     client.take()
     client.give(b"\x00\x03")
@@ -181,17 +174,17 @@ def test_a_proof_sent_back_is_refused() -> None:
     ({"frame_bytes_max": 7},),
 )
 def test_altered_hello_is_refused(changes: dict[str, object]) -> None:
-    client = Side(ConnectionRole.CLIENT, make_config(secret=SECRET))
-    server = Side(ConnectionRole.SERVER, server_config(secret=SECRET))
+    client = Side(wire.ConnectionRole.CLIENT, make_config(secret=SECRET))
+    server = Side(wire.ConnectionRole.SERVER, server_config(secret=SECRET))
     server.give(client.take())
     client.give(server.take())
     hello, proof = cut_version3(client.take())
     changed = msgspec.structs.replace(client.machine._setup.hello, **changes)
-    other = Side(ConnectionRole.CLIENT, make_config())
+    other = Side(wire.ConnectionRole.CLIENT, make_config())
     other.machine.send(changed)
     server.give(other.take()[6:], version3_frame(PROOF, proof.body))
     assert hello.kind == HELLO
-    assert ConnectionOpened(3) not in server.events
+    assert wire.ConnectionOpened(3) not in server.events
     assert "has another cluster secret" in str(server.failure)
 
 
@@ -226,13 +219,13 @@ def test_a_tunnel_is_proven_too() -> None:
         )
         pair.settle()
         assert pair.server.machine.is_tunnel is is_open
-        assert (pair.client.machine.state is ConnectionState.AWAITING_TUNNEL) is is_open
-        assert (ConnectionOpened(3) in pair.server.events) is is_open
+        assert (pair.client.machine.state is wire.ConnectionState.AWAITING_TUNNEL) is is_open
+        assert (wire.ConnectionOpened(3) in pair.server.events) is is_open
 
 
 def test_requests_before_the_proof_are_refused() -> None:
-    client = Side(ConnectionRole.CLIENT, make_config(secret=SECRET))
-    server = Side(ConnectionRole.SERVER, server_config(secret=SECRET))
+    client = Side(wire.ConnectionRole.CLIENT, make_config(secret=SECRET))
+    server = Side(wire.ConnectionRole.SERVER, server_config(secret=SECRET))
     server.give(client.take())
     client.give(server.take())
     hello = cut_version3(client.take())[0]
@@ -243,8 +236,8 @@ def test_requests_before_the_proof_are_refused() -> None:
 
 def test_goodbye_of_a_client_before_its_proof_is_no_breach_at_the_server() -> None:
     for has_server_hello in (False, True):
-        client = Side(ConnectionRole.CLIENT, make_config(secret=SECRET))
-        server = Side(ConnectionRole.SERVER, server_config(secret=SECRET))
+        client = Side(wire.ConnectionRole.CLIENT, make_config(secret=SECRET))
+        server = Side(wire.ConnectionRole.SERVER, server_config(secret=SECRET))
         server.give(client.take())
         answer = server.take()
         # Two bytes of the answer are the version; the hello of the server follows.
@@ -252,15 +245,15 @@ def test_goodbye_of_a_client_before_its_proof_is_no_breach_at_the_server() -> No
         client.machine.goodbye("no longer needed")
         server.give(client.take())
         assert server.failure is None
-        reasons = [event.reason for event in server.events if isinstance(event, GoodbyeFrame)]
+        reasons = [event.reason for event in server.events if isinstance(event, wire.GoodbyeFrame)]
         assert reasons == (["no longer needed"] if has_server_hello else [])
 
 
 @pytest.mark.parametrize("is_tunnel", [False, True], ids=["requests", "tunnel"])
 @pytest.mark.parametrize("secret", [None, SECRET], ids=["open", "secret"])
-@pytest.mark.parametrize("role", ConnectionRole)
+@pytest.mark.parametrize("role", wire.ConnectionRole)
 def test_goodbye_at_any_moment_before_the_connection_is_open_is_no_breach(
-    role: ConnectionRole, secret: str | None, is_tunnel: bool
+    role: wire.ConnectionRole, secret: str | None, is_tunnel: bool
 ) -> None:
     """Each side has received any part of what the other one had sent until then."""
     states = set()
@@ -278,7 +271,7 @@ def test_goodbye_at_any_moment_before_the_connection_is_open_is_no_breach(
             size = min(len(data), rng.choice((1, 2, 16, 200)))
             other.give(data[:size])
             under_way[side] = data[size:]
-        speaker = pair.client if role is ConnectionRole.CLIENT else pair.server
+        speaker = pair.client if role is wire.ConnectionRole.CLIENT else pair.server
         states.add(speaker.machine.state)
         speaker.machine.goodbye("no longer needed")
         while any(under_way.values()) or any(side.has_data for side in sides):
@@ -286,11 +279,11 @@ def test_goodbye_at_any_moment_before_the_connection_is_open_is_no_breach(
                 other.give(under_way[side] + side.take())
                 under_way[side] = b""
         assert [side.failure for side in sides] == [None, None], moment
-    assert states > {ConnectionState.HANDSHAKE, ConnectionState.AWAITING_HELLO}
-    assert (ConnectionState.AWAITING_PROOF in states) == (secret is not None)
+    assert states > {wire.ConnectionState.HANDSHAKE, wire.ConnectionState.AWAITING_HELLO}
+    assert (wire.ConnectionState.AWAITING_PROOF in states) == (secret is not None)
 
 
-def with_role(config: WireConfig, role: str, *, is_tunnel: bool) -> WireConfig:
+def with_role(config: wire.WireConfig, role: str, *, is_tunnel: bool) -> wire.WireConfig:
     hello = msgspec.structs.replace(config.hello, role=role, is_tunnel=is_tunnel)
     return msgspec.structs.replace(config, hello=hello)
 
@@ -312,12 +305,12 @@ def test_a_proof_where_there_is_no_secret_is_refused() -> None:
 
 
 def test_setup_without_a_proof_times_out() -> None:
-    client = Side(ConnectionRole.CLIENT, make_config(secret=SECRET))
-    server = Side(ConnectionRole.SERVER, server_config(secret=SECRET))
+    client = Side(wire.ConnectionRole.CLIENT, make_config(secret=SECRET))
+    server = Side(wire.ConnectionRole.SERVER, server_config(secret=SECRET))
     server.give(client.take())
     client.give(server.take())
     server.give(version3_frame(HELLO, cut_version3(client.take())[0].body))
-    assert server.machine.state is ConnectionState.AWAITING_PROOF
+    assert server.machine.state is wire.ConnectionState.AWAITING_PROOF
     server.tick(server.machine.deadline())
     assert "no complete handshake" in str(server.failure)
 

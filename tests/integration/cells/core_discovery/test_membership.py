@@ -16,14 +16,7 @@ from postroad.core import Address
 from postroad.core.errors import ConfigError, UsageError
 from tests.support.cells.child_processes import core_member
 from tests.support.cells.core_discovery_behavior import Recorder, by_name
-from tests.support.cluster.nodes import (
-    QUICK,
-    Node,
-    make_node,
-    running_cluster,
-    running_node,
-    running_service,
-)
+from tests.support.cluster import nodes
 from tests.support.deadlines import DEADLINE_S, eventually
 
 PATIENT = MembershipConfig(probe_interval_s=0.2, probe_timeout_s=0.8, indirect_probe_delay_s=0.3)
@@ -31,19 +24,19 @@ PATIENT = MembershipConfig(probe_interval_s=0.2, probe_timeout_s=0.8, indirect_p
 
 
 async def start(
-    node: Node, role: Role, zone: str | None = None
+    node: nodes.Node, role: Role, zone: str | None = None
 ) -> tuple[MembershipCoreDiscovery, Recorder]:
     locations, recorder = MembershipCoreDiscovery(node.agent), Recorder()
     await locations.start(DomainInfo(node.name, role, zone), (node.address,), recorder)
     return locations, recorder
 
 
-def location(node: Node, zone: str | None = None) -> CoreLocation:
+def location(node: nodes.Node, zone: str | None = None) -> CoreLocation:
     return CoreLocation(node.name, (node.address,), zone)
 
 
 async def test_core_publishes_role_and_zone_as_properties() -> None:
-    async with running_cluster("C1 S1", properties={"kept": "yes"}) as (core, satellite):
+    async with nodes.running_cluster("C1 S1", properties={"kept": "yes"}) as (core, satellite):
         locations, _ = await start(core, Role.CORE, "A")
         _, recorder = await start(satellite, Role.SATELLITE, "B")
         await recorder.until(location(core, "A"))
@@ -60,7 +53,7 @@ async def test_core_publishes_role_and_zone_as_properties() -> None:
 
 
 async def test_dead_core_is_removed_and_suspected_core_is_not() -> None:
-    async with running_cluster("S1 S2 C1", config=QUICK) as (satellite, _, core):
+    async with nodes.running_cluster("S1 S2 C1", config=nodes.QUICK) as (satellite, _, core):
         await start(core, Role.CORE)
         _, recorder = await start(satellite, Role.SATELLITE)
         await recorder.until(location(core))
@@ -79,7 +72,7 @@ async def test_dead_core_is_removed_and_suspected_core_is_not() -> None:
 
 
 async def test_core_paused_briefly_is_never_removed() -> None:
-    async with running_node("S1", config=PATIENT) as satellite:
+    async with nodes.running_node("S1", config=PATIENT) as satellite:
         _, recorder = await start(satellite, Role.SATELLITE)
         async with core_member("C1", satellite.address) as process:
             await eventually(lambda: recorder.calls[-1], "the core is told")
@@ -96,7 +89,7 @@ async def test_core_paused_briefly_is_never_removed() -> None:
 
 
 async def test_core_whose_node_left_is_removed() -> None:
-    async with running_cluster("S1 C1") as (satellite, core):
+    async with nodes.running_cluster("S1 C1") as (satellite, core):
         locations, _ = await start(core, Role.CORE)
         _, recorder = await start(satellite, Role.SATELLITE)
         await recorder.until(location(core))
@@ -108,7 +101,7 @@ async def test_core_whose_node_left_is_removed() -> None:
 
 
 async def test_agent_stop_keeps_the_published_cores() -> None:
-    async with running_cluster("C1 C2") as (one, two):
+    async with nodes.running_cluster("C1 C2") as (one, two):
         await start(two, Role.CORE)
         locations, recorder = await start(one, Role.CORE)
         await recorder.until(location(two))
@@ -122,7 +115,7 @@ async def test_agent_stop_keeps_the_published_cores() -> None:
 
 
 async def test_node_that_loses_its_name_is_not_registered_as_core() -> None:
-    async with running_cluster("C1 C2") as (one, two):
+    async with nodes.running_cluster("C1 C2") as (one, two):
         await start(two, Role.CORE)
         locations, recorder = await start(one, Role.CORE)
         await recorder.until(location(two))
@@ -136,7 +129,7 @@ async def test_node_that_loses_its_name_is_not_registered_as_core() -> None:
 
 
 async def test_missed_changes_are_caught_up_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running_cluster("S1 C1") as (satellite, core):
+    async with nodes.running_cluster("S1 C1") as (satellite, core):
         locations, recorder = await start(satellite, Role.SATELLITE)
         monkeypatch.setattr(events, "_UNREAD_MAX", 1)
         for number in range(3):
@@ -151,7 +144,7 @@ async def test_missed_changes_are_caught_up_with(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_unknown_role_is_skipped() -> None:
-    async with running_cluster("S1 C1 C2") as (satellite, one, two):
+    async with nodes.running_cluster("S1 C1 C2") as (satellite, one, two):
         one.agent.set_properties({"cells.role": "hub"})
         await satellite.eventually(lambda node: node.see("C1").properties)
         locations, recorder = await start(satellite, Role.SATELLITE)
@@ -167,7 +160,7 @@ async def test_unknown_role_is_skipped() -> None:
 
 
 async def test_domain_unlike_its_member_is_refused() -> None:
-    async with running_node("C1") as node:
+    async with nodes.running_node("C1") as node:
         locations, recorder = MembershipCoreDiscovery(node.agent), Recorder()
         with pytest.raises(ConfigError, match="must have the name of its member, 'C1'"):
             await locations.start(DomainInfo("C2", Role.CORE), (node.address,), recorder)
@@ -181,14 +174,14 @@ async def test_domain_unlike_its_member_is_refused() -> None:
 
 async def test_properties_that_have_no_room_for_a_core_are_refused() -> None:
     config = MembershipConfig(properties_bytes_max=20)
-    async with running_node("C1", config=config, properties={"a": "b" * 10}) as node:
+    async with nodes.running_node("C1", config=config, properties={"a": "b" * 10}) as node:
         with pytest.raises(ConfigError, match="exceed the 20 allowed"):
             await start(node, Role.CORE)
 
 
 async def test_discovery_without_a_running_agent_is_refused() -> None:
-    async with running_service("C1") as service:
-        node = make_node(service)
+    async with nodes.running_service("C1") as service:
+        node = nodes.make_node(service)
         with pytest.raises(UsageError, match=r"is not running; call start"):
             await start(node, Role.CORE)
         await node.agent.start()

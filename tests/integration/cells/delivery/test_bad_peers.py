@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from functools import partial
 from itertools import product
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from postroad.cells import (
     CellAddress,
     CellBusyError,
-    CellDomain,
     CellPath,
     HopLimitExceededError,
     MessageExpiredError,
@@ -36,7 +34,7 @@ from tests.support.cells.nodes import (
     link_of,
     quick,
 )
-from tests.support.deadlines import eventually
+from tests.support.deadlines import eventually, reaches
 
 
 def envelope_of(forged: ForgedDomain, **fields: object) -> Envelope:
@@ -80,13 +78,9 @@ async def test_message_with_a_forged_sender_is_dropped() -> None:
         sources = [("p@S1", "*@S1"), (), (f"*@{forged.name}", f"p@{forged.name}"), ("p@C1", "*@C1")]
         for number, source in enumerate(sources, 1):
             forged.send("victim@C1", b"forged", source=CellPath.of(*source))
-            await eventually(partial(is_malformed, domains["C1"], number))
+            await reaches(lambda: domains["C1"].statistics().malformed, number)
         assert link_of(domains["C1"], "X").statistics().malformed == len(sources)
         assert not inbox.messages
-
-
-def is_malformed(domain: CellDomain, count: int) -> bool:
-    return domain.statistics().malformed == count
 
 
 # Messages that lead nowhere.

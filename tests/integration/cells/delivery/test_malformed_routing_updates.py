@@ -63,12 +63,13 @@ async def test_ack_of_an_unsent_update_does_not_stop_resending() -> None:
         ):
             forged.send_update(ack)
         domains["C1"].add_function("new", Inbox(), consume=["work"])
-        await eventually(lambda: any(_offers(update, "work") for update in forged.updates))
+        await eventually(
+            lambda: any(
+                isinstance(update, AdvertisementUpdate) and "work" in update.advertisement.queues
+                for update in forged.updates
+            )
+        )
         await eventually(lambda: domains["S1"].table.queues("work"))
-
-
-def _offers(update: object, queue: str) -> bool:
-    return isinstance(update, AdvertisementUpdate) and queue in update.advertisement.queues
 
 
 async def test_update_with_invalid_names_is_dropped() -> None:

@@ -7,15 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from postroad.cells import (
-    CellAddress,
-    CellBusyError,
-    CellMessage,
-    HopLimitExceededError,
-    MessageExpiredError,
-    NoRouteError,
-    Route,
-)
+from postroad import cells
 from postroad.core import errors
 from tests.support.cells.nodes import LIMITS, Domains, Gate, Inbox, link_of, quick
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -39,7 +31,7 @@ SMALL_FRAMES = msgspec.structs.replace(LIMITS, frame_bytes_max=64 * 1024)
 async def test_bodies_of_every_kind_round_trip(body: object, reply: object) -> None:
     async with Domains(1, 2) as domains:
         domains["S2"].add_function("echo", lambda message: message.body)
-        for destination in ("echo@S2", CellAddress("echo", "S2")):
+        for destination in ("echo@S2", cells.CellAddress("echo", "S2")):
             assert await domains["S1"].call(destination, body) == reply
 
 
@@ -52,7 +44,7 @@ async def test_outcomes_of_calls_have_distinct_errors() -> None:
         callee.add_function("text", lambda message: message.body)
 
         @callee.cell("broken")
-        def broken(message: CellMessage) -> None:
+        def broken(message: cells.CellMessage) -> None:
             raise errors.UsageError("not today")
 
         assert await caller.call("echo@S2", b"x") == b"x"
@@ -60,16 +52,16 @@ async def test_outcomes_of_calls_have_distinct_errors() -> None:
             await caller.call("broken@S2")
         assert failed.value.remote_code == errors.UsageError.code
         assert (failed.value.subject, failed.value.outcome) == ("broken@S2", errors.Outcome.REPLIED)
-        with pytest.raises(NoRouteError, match="no cell 'nobody' in domain S2"):
+        with pytest.raises(cells.NoRouteError, match="no cell 'nobody' in domain S2"):
             await caller.call("nobody@S2", wait=False)
-        with pytest.raises(NoRouteError, match="S9"):
+        with pytest.raises(cells.NoRouteError, match="S9"):
             await caller.call("echo@S9", wait=False)
         with pytest.raises(errors.ReplyTimeoutError) as silent:
             await caller.call("slow@S2", b"1", timeout=0.5)
         assert silent.value.outcome is errors.Outcome.UNKNOWN
         await caller.send("slow@S2", b"2")
         await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
-        with pytest.raises(CellBusyError) as busy:
+        with pytest.raises(cells.CellBusyError) as busy:
             await caller.call("slow@S2", b"3")
         assert (busy.value.retryable, busy.value.outcome) == (True, errors.Outcome.REPLIED)
         gate.open()
@@ -99,7 +91,7 @@ async def test_expired_message_in_a_mailbox_is_answered_and_not_handled(
         await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
         await asyncio.sleep(2.2)
         gate.open()
-        with pytest.raises(MessageExpiredError, match="expired in the mailbox of cell slow"):
+        with pytest.raises(cells.MessageExpiredError, match="expired in the mailbox of cell slow"):
             await call
         assert gate.finished == [b"working"]
         assert domains["S2"].statistics().expired == 1
@@ -130,24 +122,24 @@ async def test_call_without_taker_raises_no_route_quoting_a_core() -> None:
     async with Domains(2, 1) as domains:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        with pytest.raises(NoRouteError, match=r"no route for work@local at C[12]") as caught:
+        with pytest.raises(cells.NoRouteError, match=r"no route for work@local at C[12]") as caught:
             await domains["S1"].call("work", b"x", timeout=0.5)
         assert loop.time() - started > 0.4
         assert caught.value.timeout_s == 0.5
         assert len(domains["S1"]._calls) == 0
-        with pytest.raises(NoRouteError) as caught:
+        with pytest.raises(cells.NoRouteError) as caught:
             await domains["S1"].call("work", b"x", timeout=10 * DEADLINE_S, wait=False)
         assert caught.value.elapsed_s is not None and caught.value.elapsed_s < DEADLINE_S
 
 
 async def test_alias_loop_across_domains_is_reported() -> None:
     async with Domains(1, 2) as domains:
-        there = [Route.alias(CellAddress("x", "S2"), CellAddress("y", "S2"))]
+        there = [cells.Route.alias(cells.CellAddress("x", "S2"), cells.CellAddress("y", "S2"))]
         domains["S1"].change_routes(added=there)
         domains["S1"].change_routes(
-            added=[Route.alias(CellAddress("y", "S2"), CellAddress("x", "S2"))]
+            added=[cells.Route.alias(cells.CellAddress("y", "S2"), cells.CellAddress("x", "S2"))]
         )
-        with pytest.raises(HopLimitExceededError, match="aliases"):
+        with pytest.raises(cells.HopLimitExceededError, match="aliases"):
             await domains["S1"].call("x@S2", timeout=5)
 
 
@@ -156,7 +148,7 @@ async def test_looping_path_is_reported() -> None:
         for name in ("S1", "S2"):
             domains[name].add_function("r", Inbox())
         circle = ":".join(["r@S2", "r@S1"] * 30)
-        with pytest.raises(HopLimitExceededError, match="hops"):
+        with pytest.raises(cells.HopLimitExceededError, match="hops"):
             await domains["S1"].call(circle, b"x", timeout=5)
         assert await domains["S1"].call("r@S2", b"still") == b"still"
 
@@ -247,7 +239,7 @@ async def test_unfinished_handler_is_cancelled_and_its_caller_answered() -> None
         await domains["S2"].remove_cell("slow", 0.05)
         with pytest.raises(errors.RemoteHandlerError):
             await call
-        with pytest.raises(NoRouteError, match="cell slow stopped"):
+        with pytest.raises(cells.NoRouteError, match="cell slow stopped"):
             await waiting
         assert (gate.begun, gate.cancelled) == ([b"1"], 1)
 

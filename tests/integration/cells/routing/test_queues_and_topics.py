@@ -7,13 +7,7 @@ from collections import Counter
 
 import pytest
 
-from postroad.cells import (
-    CellMessage,
-    CellNotFoundError,
-    NoRouteError,
-    RouteNotFoundError,
-    RouteRejectedError,
-)
+from postroad import cells
 from postroad.core.errors import ConfigError
 from tests.support.cells.nodes import Domains, Gate, Inbox, names_of
 from tests.support.deadlines import eventually
@@ -98,7 +92,7 @@ async def test_messages_to_one_cell_stay_in_order() -> None:
     async with Domains(2, 2) as domains:
         seen: list[int] = []
 
-        async def slow(message: CellMessage) -> None:
+        async def slow(message: cells.CellMessage) -> None:
             await asyncio.sleep(0.0005 * (message.body % 3))
             seen.append(message.body)
 
@@ -175,19 +169,19 @@ async def test_impossible_subscription_changes_are_refused() -> None:
     async with Domains(1, 1) as domains:
         domain = domains["S1"]
         domain.add_function("a", Inbox(), consume=["work"])
-        with pytest.raises(RouteRejectedError):
+        with pytest.raises(cells.RouteRejectedError):
             domain.consume("a", "work")
-        with pytest.raises(RouteNotFoundError):
+        with pytest.raises(cells.RouteNotFoundError):
             domain.stop_consuming("a", "other")
-        with pytest.raises(CellNotFoundError):
+        with pytest.raises(cells.CellNotFoundError):
             domain.consume("nobody", "work")
-        with pytest.raises(CellNotFoundError):
+        with pytest.raises(cells.CellNotFoundError):
             await domain.remove_cell("nobody")
-        with pytest.raises(CellNotFoundError):
+        with pytest.raises(cells.CellNotFoundError):
             await domain.drain_cell("nobody")
         with pytest.raises(ConfigError, match="cannot add cell 'a': domain S1 has one already"):
             domain.add_function("a", Inbox())
-        with pytest.raises(RouteRejectedError):
+        with pytest.raises(cells.RouteRejectedError):
             domain.add_function("b", Inbox(), consume=["q", "q"])
         assert "b" not in domain.cells
         domain.add_function("b", Inbox())
@@ -229,7 +223,7 @@ async def test_drain_beyond_its_timeout_raises() -> None:
         gate = domains.add("S1", "worker", Gate(), consume=["work"])
         await domains["S1"].send("worker", b"x")
         assert await domains["S1"].drain_cell("worker", 0.05) is False
-        with pytest.raises(NoRouteError):
+        with pytest.raises(cells.NoRouteError):
             await domains["S1"].call("work", b"", wait=False)
         gate.open()
         assert await domains["S1"].drain_cell("worker", 5.0) is True
@@ -240,7 +234,7 @@ async def test_drained_cell_that_consumes_again_receives_messages() -> None:
         domains["S2"].add_function("worker", Inbox(), consume=["work"])
         await domains.settled()
         assert await domains["S2"].drain_cell("worker")
-        with pytest.raises(NoRouteError):
+        with pytest.raises(cells.NoRouteError):
             await domains["S1"].call("work", b"", wait=False)
         domains["S2"].consume("worker", "work")
         assert await domains["S1"].call("work", b"x", timeout=3) == b"x"
@@ -254,7 +248,7 @@ async def test_a_removed_cell_finishes_what_it_has() -> None:
         await eventually(lambda: len(domains["S2"]._runner("worker").mailbox) == 2)
         remove = asyncio.ensure_future(domains["S2"].remove_cell("worker", 5.0))
         await eventually(lambda: not domains["C1"].table.queues("work"))
-        with pytest.raises(NoRouteError):
+        with pytest.raises(cells.NoRouteError):
             await domains["S1"].call("worker@S2", wait=False)
         gate.open()
         assert [await call for call in calls] == [b"0", b"1", b"2"]

@@ -4,55 +4,45 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.cells import (
-    Cell,
-    CellAddress,
-    CellDomain,
-    CellMessage,
-    CellPath,
-    CommandRejectedError,
-    Role,
-    Route,
-    command,
-)
+from postroad import cells
 from postroad.cells.config import RemoteCommands
 from postroad.core.errors import ConfigError, RemoteHandlerError
 from postroad.net import MessagingService
 from tests.support.cells.nodes import CLUSTER, Domains, forged_domain
 
 
-class Till(Cell):
+class Till(cells.Cell):
     """Has money, and lets it be counted."""
 
     def __init__(self, name: str = "till") -> None:
         super().__init__(name)
         self.amount = 100
 
-    def handle(self, message: CellMessage) -> int:
+    def handle(self, message: cells.CellMessage) -> int:
         return self.amount
 
-    @command("count", is_read=True)
+    @cells.command("count", is_read=True)
     def count(self) -> str:
         """Return the amount."""
         return f"{self.amount}"
 
-    @command("count again")
+    @cells.command("count again")
     def count_again(self) -> str:
         """Return the amount after a change."""
         self.amount += 1
         return f"{self.amount}"
 
-    @command("pay")
+    @cells.command("pay")
     def pay(self) -> str:
         """Pay it out."""
         self.amount = 0
         return "paid"
 
 
-class Parrot(Cell):
+class Parrot(cells.Cell):
     """Answers commands in its own way."""
 
-    def handle(self, message: CellMessage) -> None:
+    def handle(self, message: cells.CellMessage) -> None:
         return None
 
     def on_command(self, line: str) -> str:
@@ -109,7 +99,9 @@ async def test_remote_commands_are_limited_by_the_access_setting(
             await domains["C1"].add_cell(added)
         await domains["S1"].add_cell(Till("relay"))
         domains["C1"].change_routes(
-            added=[Route.alias(CellAddress("manager"), CellAddress("System", "C1"))]
+            added=[
+                cells.Route.alias(cells.CellAddress("manager"), cells.CellAddress("System", "C1"))
+            ]
         )
         table = domains["C1"].table
         for cell, line in READING if allowed == "read" else [*READING, *CHANGING]:
@@ -123,9 +115,9 @@ async def test_remote_commands_are_limited_by_the_access_setting(
                 with subtests.test(path=path, line=line):
                     await is_refused(domains["S1"], path, line)
         await is_refused(domains["S1"], "manager", "kill till")
-        async with forged_domain(domains["C1"], role=Role.CORE) as forged:
+        async with forged_domain(domains["C1"], role=cells.Role.CORE) as forged:
             for source in ("p@X:*@X", "System@C1:*@C1:p@X:*@X", "*@X", "p:*@X"):
-                way = CellPath.parse(source)
+                way = cells.CellPath.parse(source)
                 forged.send("System@C1", b"kill till", content_type="command", source=way)
             await forged.answer_to(forged.send("System@C1", b"info", content_type="command"))
         assert till.amount == 100
@@ -133,10 +125,10 @@ async def test_remote_commands_are_limited_by_the_access_setting(
         assert domains["C1"].table == table
 
 
-async def is_refused(domain: CellDomain, path: str, line: str) -> None:
+async def is_refused(domain: cells.CellDomain, path: str, line: str) -> None:
     with pytest.raises(RemoteHandlerError, match="domain C1 rejected a remote command") as caught:
         await domain.run_command(path, line, timeout=5)
-    assert caught.value.remote_code == CommandRejectedError.code
+    assert caught.value.remote_code == cells.CommandRejectedError.code
 
 
 @pytest.mark.parametrize("allowed", ["off", "read", "change"])
@@ -164,6 +156,6 @@ async def test_remote_changes_are_allowed_where_configured() -> None:
 
 async def test_remote_commands_are_read_only_by_default() -> None:
     async with MessagingService(CLUSTER, "C1") as service:
-        assert CellDomain(service).remote_commands == "read"
+        assert cells.CellDomain(service).remote_commands == "read"
         with pytest.raises(ConfigError, match="remote_commands='all' must be one of off, read"):
-            CellDomain(service, remote_commands="all")  # type: ignore[arg-type]  # That is the test.
+            cells.CellDomain(service, remote_commands="all")  # type: ignore[arg-type]  # That is the test.

@@ -129,7 +129,9 @@ async def test_cores_that_do_not_answer() -> None:
 async def test_missing_or_malformed_report_is_shown() -> None:
     async with Domains(2, 0) as domains:
         await domains["C2"].remove_cell("RoutingMgr")
-        domains["C2"].add_function("RoutingMgr", _answer_nonsense)
+        domains["C2"].add_function(
+            "RoutingMgr", lambda message: {"own": "nothing", "known": [message.body]}
+        )
         text = await domains["C1"].run_command("RoutingMgr", "check")
         assert text.startswith("core C2 did not reply: malformed report of a core")
         await domains["C2"].remove_cell("RoutingMgr")
@@ -137,10 +139,6 @@ async def test_missing_or_malformed_report_is_shown() -> None:
         text = await domains["C1"].run_command("RoutingMgr", "check -timeout_s=0.1")
         assert text.splitlines()[0] == "core C2 did not reply: no reply in time"
         await domains["C2"].remove_cell("RoutingMgr", 0.05)
-
-
-def _answer_nonsense(message: CellMessage) -> object:
-    return {"own": "nothing", "known": [message.body]}
 
 
 async def _answer_never(message: CellMessage) -> None:

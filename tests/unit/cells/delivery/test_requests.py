@@ -5,15 +5,7 @@ import math
 
 import pytest
 
-from postroad.cells import (
-    CellAddress,
-    CellBusyError,
-    CellMessage,
-    CellsConfig,
-    HopLimitExceededError,
-    NoRouteError,
-    Route,
-)
+from postroad import cells
 from postroad.cells.delivery.envelope import MessageKind
 from postroad.cells.delivery.failure import DeliveryFailure
 from postroad.cells.delivery.failure import _encoder as failure_encoder
@@ -26,11 +18,11 @@ from tests.support.deadlines import DEADLINE_S, eventually
 def fail(
     shop: Workshop,
     dock: Dock,
-    error: type[NoRouteError] | type[CellBusyError] = NoRouteError,
+    error: type[cells.NoRouteError] | type[cells.CellBusyError] = cells.NoRouteError,
     at: str = "C1",
 ) -> None:
     """The core says that the last message did not arrive."""
-    failure = DeliveryFailure.of(error, f"said {at}", hop=CellAddress("b", "S2"), at=at)
+    failure = DeliveryFailure.of(error, f"said {at}", hop=cells.CellAddress("b", "S2"), at=at)
     shop.answer(dock.envelopes[-1], failure_encoder.encode(failure), kind=MessageKind.ERROR)
 
 
@@ -85,14 +77,14 @@ async def test_call_to_itself_is_not_taken_for_its_reply() -> None:
 
 async def test_call_waits_for_a_route_until_its_timeout() -> None:
     shop = Workshop()
-    with pytest.raises(NoRouteError, match="no route for nobody@local at S1") as caught:
+    with pytest.raises(cells.NoRouteError, match="no route for nobody@local at S1") as caught:
         await shop.call("nobody", b"", wait=False)
     assert caught.value.outcome is errors.Outcome.REPLIED
     assert caught.value.retryable
 
-    shop = Workshop(CellsConfig(route_retry_s=0.02))
+    shop = Workshop(cells.CellsConfig(route_retry_s=0.02))
     started = shop.dispatcher.loop.time()
-    with pytest.raises(NoRouteError) as caught:
+    with pytest.raises(cells.NoRouteError) as caught:
         await shop.call("nobody", b"", timeout=0.1)
     assert shop.dispatcher.loop.time() - started > 0.09
     assert caught.value.timeout_s == 0.1
@@ -102,7 +94,7 @@ async def test_call_waits_for_a_route_until_its_timeout() -> None:
 
 async def test_a_cell_or_consumer_that_appears_in_time_is_found_at_once() -> None:
     """New routes wake the call; it does not sleep until its next look."""
-    shop = Workshop(CellsConfig(route_retry_s=3_000.0))
+    shop = Workshop(cells.CellsConfig(route_retry_s=3_000.0))
     call = asyncio.ensure_future(shop.call("late", b"x", timeout=2_000))
     await asyncio.sleep(0.01)
     assert not call.done()
@@ -110,7 +102,7 @@ async def test_a_cell_or_consumer_that_appears_in_time_is_found_at_once() -> Non
     async with asyncio.timeout(DEADLINE_S):
         assert await call == b"x"
 
-    shop = Workshop(CellsConfig(route_retry_s=3_000.0))
+    shop = Workshop(cells.CellsConfig(route_retry_s=3_000.0))
     call = asyncio.ensure_future(shop.call("work", b"x", timeout=2_000))
     await asyncio.sleep(0)
     inbox = Inbox()
@@ -158,11 +150,11 @@ async def test_slow_local_cell_times_out(is_near: bool) -> None:
 
 
 async def test_busy_cell_fails_at_once_without_retry() -> None:
-    shop, gate = Workshop(CellsConfig(mailbox_messages_max=2)), Gate()
+    shop, gate = Workshop(cells.CellsConfig(mailbox_messages_max=2)), Gate()
     runner = shop.add("slow", gate)
     shop.send_nowait("slow", b"1")
     shop.send_nowait("slow", b"2")
-    with pytest.raises(CellBusyError, match="mailbox of cell slow is full: 1 messages"):
+    with pytest.raises(cells.CellBusyError, match="mailbox of cell slow is full: 1 messages"):
         await shop.call("slow", b"3", timeout=20)
     gate.open()
     await runner.wait_idle()
@@ -173,8 +165,8 @@ async def test_busy_cell_fails_at_once_without_retry() -> None:
     call = asyncio.ensure_future(shop.call("b@S2", b""))
     await eventually(lambda: any(dock.envelopes for dock in docks))
     [dock] = [dock for dock in docks if dock.envelopes]
-    fail(shop, dock, CellBusyError, at="S2")
-    with pytest.raises(CellBusyError, match="said S2"):
+    fail(shop, dock, cells.CellBusyError, at="S2")
+    with pytest.raises(cells.CellBusyError, match="said S2"):
         await call
     assert sum(len(dock.envelopes) for dock in docks) == 1
 
@@ -183,25 +175,25 @@ async def test_no_route_of_a_handler_or_alias_loop_fails_at_once() -> None:
     shop = Workshop()
     calls = []
 
-    def handler(message: CellMessage) -> None:
+    def handler(message: cells.CellMessage) -> None:
         calls.append(message.id)
-        raise NoRouteError("I could not reach the printer")
+        raise cells.NoRouteError("I could not reach the printer")
 
     shop.add("a", handler)
     for _ in range(2):
         with pytest.raises(errors.RemoteHandlerError, match="printer") as caught:
             await shop.call("a", b"", timeout=5)
-        assert caught.value.remote_code == NoRouteError.code
+        assert caught.value.remote_code == cells.NoRouteError.code
     assert len(calls) == 2
 
     shop = Workshop()
     shop.dispatcher.registry.change_routes(
         added=[
-            Route.alias(CellAddress("x"), CellAddress("y")),
-            Route.alias(CellAddress("y"), CellAddress("x")),
+            cells.Route.alias(cells.CellAddress("x"), cells.CellAddress("y")),
+            cells.Route.alias(cells.CellAddress("y"), cells.CellAddress("x")),
         ]
     )
-    with pytest.raises(HopLimitExceededError, match="aliases"):
+    with pytest.raises(cells.HopLimitExceededError, match="aliases"):
         await shop.call("x", b"", timeout=5)
 
 
@@ -256,7 +248,7 @@ async def test_oversized_message_is_refused_every_time() -> None:
 
 
 async def test_cancelled_calls_leave_nothing_behind() -> None:
-    shop, gate = Workshop(CellsConfig(route_retry_s=30.0)), Gate()
+    shop, gate = Workshop(cells.CellsConfig(route_retry_s=30.0)), Gate()
     shop.connect("C1")
     runner = shop.add("slow", gate, concurrency=10)
     calls = [
@@ -280,7 +272,7 @@ async def test_cancelled_calls_leave_nothing_behind() -> None:
 
 
 async def test_calls_in_flight_fail_on_stop() -> None:
-    shop = Workshop(CellsConfig(route_retry_s=30.0))
+    shop = Workshop(cells.CellsConfig(route_retry_s=30.0))
     dock = shop.connect("C1")
     call = asyncio.ensure_future(shop.call("b@S2", b""))
     await eventually(lambda: dock.envelopes)
@@ -323,13 +315,13 @@ async def test_no_route_from_all_cores_quotes_the_last() -> None:
     for _ in docks:
         name = await next_asked(docks, gateways)
         fail(shop, docks[name], at=name)
-    with pytest.raises(NoRouteError, match=f"said {gateways[-1]}"):
+    with pytest.raises(cells.NoRouteError, match=f"said {gateways[-1]}"):
         await call
     assert shop.pending == 0
 
 
 async def test_no_route_from_all_cores_retries_after_a_route_change() -> None:
-    shop = Workshop(CellsConfig(route_retry_s=30.0))
+    shop = Workshop(cells.CellsConfig(route_retry_s=30.0))
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     call = asyncio.ensure_future(shop.call("b@S2", b"ask", timeout=20))
     gateways: list[str] = []
@@ -351,14 +343,14 @@ async def test_no_route_from_the_domain_of_the_cell_is_final() -> None:
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     call = asyncio.ensure_future(shop.call("b@S2", b"ask", wait=False))
     fail(shop, docks[await next_asked(docks, [])], at="S2")
-    with pytest.raises(NoRouteError, match="said S2"):
+    with pytest.raises(cells.NoRouteError, match="said S2"):
         await call
     assert sum(len(dock.envelopes) for dock in docks.values()) == 1
 
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     shop.send_nowait("b@S2", b"say")
-    fail(shop, docks[await next_asked(docks, [])], CellBusyError, at="S2")
+    fail(shop, docks[await next_asked(docks, [])], cells.CellBusyError, at="S2")
     assert sum(len(dock.envelopes) for dock in docks.values()) == 1
 
 
@@ -377,9 +369,9 @@ async def test_a_full_gateway_is_passed_over_until_all_are_full() -> None:
     shop = Workshop()
     for name in ("C1", "C2"):
         shop.connect(name).is_full = True
-    with pytest.raises(CellBusyError):
+    with pytest.raises(cells.CellBusyError):
         await shop.call("b@S2", b"ask", timeout=20)
-    with pytest.raises(CellBusyError):
+    with pytest.raises(cells.CellBusyError):
         shop.send_nowait("b@S2", b"ask")
     assert shop.dispatcher.statistics.refused == 2
     assert shop.pending == 0
@@ -422,7 +414,7 @@ async def test_lost_gateway_hands_its_messages_to_another() -> None:
     await eventually(lambda: dock.forwarded_messages)
     shop.disconnect("C1")
     shop.dispatcher.reroute_or_fail(dock.forwarded_messages[0])
-    with pytest.raises(NoRouteError):
+    with pytest.raises(cells.NoRouteError):
         await call
 
 

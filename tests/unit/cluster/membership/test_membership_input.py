@@ -319,7 +319,7 @@ def test_forged_claims_to_this_name_do_not_evict_the_node() -> None:
 
 
 def test_unknown_node_at_a_members_address_is_not_admitted() -> None:
-    wire, machines = live_through(make_record("liar", address=address_of("b")))
+    _wire, machines = live_through(make_record("liar", address=address_of("b")))
     assert rejections(machines["a"])["claims another member's address"] >= 1
     assert names_of(machines["a"]) == list(NAMES)
 

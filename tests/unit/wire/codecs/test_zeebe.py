@@ -5,12 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from postroad.core.errors import MalformedFrameError
-from postroad.wire.codecs.zeebe import (
-    decode_varint32,
-    decode_varint64,
-    encode_varint32,
-    encode_varint64,
-)
+from postroad.wire.codecs import zeebe
 
 Decoder = Callable[[bytes, int], tuple[int, int]]
 
@@ -50,24 +45,24 @@ def test_values_have_their_encoding(subtests: pytest.Subtests) -> None:
     for value, encoded in BOUNDARIES_32.items():
         with subtests.test(value=value):
             data = bytes.fromhex(encoded)
-            assert encode_varint32(value) == data
-            assert decode_varint32(b"\xff" + data + b"\xff", 1) == (value, 1 + len(data))
-            assert decode_varint32(memoryview(data), 0) == (value, len(data))
+            assert zeebe.encode_varint32(value) == data
+            assert zeebe.decode_varint32(b"\xff" + data + b"\xff", 1) == (value, 1 + len(data))
+            assert zeebe.decode_varint32(memoryview(data), 0) == (value, len(data))
 
     for value, encoded in BOUNDARIES_64.items():
         with subtests.test(value=value):
             data = bytes.fromhex(encoded)
-            assert encode_varint64(value) == data
-            assert decode_varint64(b"\xff" + data + b"\xff", 1) == (value, 1 + len(data))
-            assert decode_varint64(memoryview(data), 0) == (value, len(data))
+            assert zeebe.encode_varint64(value) == data
+            assert zeebe.decode_varint64(b"\xff" + data + b"\xff", 1) == (value, 1 + len(data))
+            assert zeebe.decode_varint64(memoryview(data), 0) == (value, len(data))
 
-    assert decode_varint32(bytes.fromhex("ff ff ff ff 7f"), 0) == (2**32 - 1, 5)
+    assert zeebe.decode_varint32(bytes.fromhex("ff ff ff ff 7f"), 0) == (2**32 - 1, 5)
 
 
 def test_an_early_end_asks_for_more_and_a_late_one_is_refused(subtests: pytest.Subtests) -> None:
     for decode, encoded in [
-        (decode_varint32, "ff ff ff ff 0f"),
-        (decode_varint64, "ff ff ff ff ff ff ff ff ff"),
+        (zeebe.decode_varint32, "ff ff ff ff 0f"),
+        (zeebe.decode_varint64, "ff ff ff ff ff ff ff ff ff"),
     ]:
         with subtests.test(encoded=encoded):
             data = bytes.fromhex(encoded)
@@ -76,4 +71,4 @@ def test_an_early_end_asks_for_more_and_a_late_one_is_refused(subtests: pytest.S
                     decode(data[:size], 0)
 
     with pytest.raises(MalformedFrameError, match="more than five bytes"):
-        decode_varint32(bytes.fromhex("80 80 80 80 80 00"), 0)
+        zeebe.decode_varint32(bytes.fromhex("80 80 80 80 80 00"), 0)
