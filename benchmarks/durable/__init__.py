@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def sections(settings: Settings) -> list[Section]:
-    """Latency, rate, fsyncs per message, a large backlog, many peers, and what one fsync takes."""
+    """Latency, rate, fsyncs per message, backlog, many peers, types, and what one fsync takes."""
     # Imported here, because every contender's process imports this package and must load no
     # other contender with it.
-    from benchmarks.durable import backlog, disk, exchange, fairness, latency
+    from benchmarks.durable import backlog, disk, exchange, fairness, latency, typed
 
     return [
         disk.latency_section(settings),
@@ -25,4 +25,5 @@ def sections(settings: Settings) -> list[Section]:
         *exchange.fsync_sections(settings),
         *backlog.sections(settings),
         fairness.fairness_section(settings),
+        *typed.typed_sections(settings),
     ]

@@ -86,7 +86,10 @@ class Queue(Generic[T]):
         body = self.codec.encode(value)
         to = self.to if to is None else to
         if tx is None:
-            sending = queues.send(self.name, body, to=to, **options)
+            if options:
+                sending = queues.send(self.name, body, to=to, **options)
+            else:  # Handing on no options would take as long as encoding the value.
+                sending = queues.send(self.name, body, to=to)
             call = current_thread_call()
             return sending if call is None else call.wait_for(sending)
         if not isinstance(tx, Transaction | SyncTransaction):
