@@ -60,6 +60,8 @@ class DurableQueuesConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Time to acknowledge a pulled message; then it is delivered again."""
     idempotency_ttl_s: float = 7 * 24 * 3600.0
     """How long idempotency keys are stored."""
+    arrivals_poll_s: float = 0.1
+    """Delay between two looks for messages that were sent within transactions of others."""
 
     def __post_init__(self) -> None:
         check_positive(self)

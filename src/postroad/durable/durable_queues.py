@@ -17,6 +17,7 @@ from postroad.core import Lifecycle, tracing
 from postroad.core.errors import ConfigError, ReplyTimeoutError, StoreError, UsageError
 from postroad.core.limits import RetryPolicy
 from postroad.durable.admin import DurableQueuesAdmin
+from postroad.durable.arrivals import ArrivalReader
 from postroad.durable.bridges.bridge_controller import BridgeController
 from postroad.durable.bridges.bridge_manager import BridgeManager
 from postroad.durable.bridges.receiver import StreamReceiver
@@ -112,6 +113,7 @@ class DurableQueues(Lifecycle):
         self._totals = self.admin.totals
         self.dispatchers = Dispatchers(store, self.config, self._totals)
         self.admin.dispatchers = self.dispatchers
+        self._arrivals = ArrivalReader(store, self.config)
         self._consumers: dict[str, Consumer] = {}
         self._replies = ReplyWaiters(self._totals)
         self._reply_consumer_lock = asyncio.Lock()
@@ -151,8 +153,8 @@ class DurableQueues(Lifecycle):
             self.bridges.manager = manager
             await manager.start()
             self._controller.attach(manager)
-        loop = asyncio.get_running_loop()
-        self._key_purger = loop.create_task(
+        self._arrivals.start()
+        self._key_purger = asyncio.get_running_loop().create_task(
             self._purge_idempotency_keys(), name="postroad durable queues: purge idempotency keys"
         )
 
@@ -178,6 +180,7 @@ class DurableQueues(Lifecycle):
 
     async def _drain(self, grace_s: float) -> None:
         """Stop receiving, consuming and delivering."""
+        await self._arrivals.stop()
         self._receiver.stop()
         consumers, self._consumers = self._consumers, {}
         await asyncio.gather(*(consumer.stop(grace_s) for consumer in consumers.values()))

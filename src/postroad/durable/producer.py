@@ -8,7 +8,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypedDict
+from typing import Any, ParamSpec, Protocol, TypedDict
 
 import msgspec
 
@@ -26,6 +26,8 @@ from postroad.durable.telemetry import start_send_span
 # Names that were found valid; forgetting them all at this size keeps the table bounded.
 _NAMES_MAX = 4_096
 
+
+P = ParamSpec("P")
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -71,6 +73,34 @@ class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True):
     reply_to: str | None = None
 
 
+class StartableFlow(Protocol[P]):
+    """A flow as `@flow` makes it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def __call__(self, ctx: Any, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+
+    def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Encode arguments; raises UsageError if they do not fit."""
+
+
+class FlowRequestEncoder(Protocol):
+    """Makes messages of what a transaction wants of the flows of its node."""
+
+    def start(
+        self,
+        client_id: str | None,
+        definition: StartableFlow[...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[str, OutgoingMessage]:
+        """A flow to start, and the client id that it gets."""
+
+    def signal(self, flow: str, name: str, value: Any) -> OutgoingMessage:
+        """A signal to a flow."""
+
+
 class MessageEncoder:
     """Validates messages to be sent, gives them ids, and encodes them.
 
@@ -85,6 +115,18 @@ class MessageEncoder:
         # Unlike those of any other process, also of this node.
         self._next_id = itertools.count(secrets.randbits(31) << 32).__next__
         self._valid_names: set[tuple[str, str]] = set()
+        self._flow_requests: FlowRequestEncoder | None = None
+
+    @property
+    def flow_requests(self) -> FlowRequestEncoder:
+        """What makes messages for the flows of this node; raises UsageError if it runs none."""
+        if self._flow_requests is None:
+            raise UsageError(f"node {self.node!r} runs no flows that could be started or signaled")
+        return self._flow_requests
+
+    @flow_requests.setter
+    def flow_requests(self, encoder: FlowRequestEncoder | None) -> None:
+        self._flow_requests = encoder
 
     def encode(self, message: OutgoingMessage, *, in_reply_to: int | None = None) -> EncodedMessage:
         """Encode a message.

@@ -21,6 +21,7 @@ from postroad.durable.producer import (
     MessageEncoder,
     OutgoingMessage,
     SendOptions,
+    StartableFlow,
 )
 from postroad.durable.store import Store
 from postroad.durable.store.backends.backend import DatabaseRow
@@ -147,6 +148,48 @@ class Transaction(TransactionScope, eq=False):
         )
         return self._add(self._encoder.encode_traced(reply, in_reply_to=message.id))
 
+    # Flows.
+
+    def start_flow(self, definition: StartableFlow[P], *args: P.args, **kwargs: P.kwargs) -> str:
+        """Start a flow of this node if the transaction commits; returns its client id.
+
+        `flows.get_by_client_id` finds it once it was started, soon after the commit.
+
+        Raises:
+            UsageError: the arguments do not fit, or this node runs no flows.
+        """
+        return self._start_flow(None, definition, args, kwargs)
+
+    def start_flow_with_id(
+        self, client_id: str, definition: StartableFlow[P], *args: P.args, **kwargs: P.kwargs
+    ) -> str:
+        """Start a flow if the transaction commits, unless one was started under that id."""
+        return self._start_flow(client_id, definition, args, kwargs)
+
+    def _start_flow(
+        self,
+        client_id: str | None,
+        definition: StartableFlow[...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> str:
+        requests = self._encoder.flow_requests
+        client_id, message = requests.start(client_id, definition, args, kwargs)
+        self.send_message(message)
+        return client_id
+
+    def signal(self, flow: str, name: str, value: Any = None) -> None:
+        """Send a signal to a flow of this node if the transaction commits.
+
+        A signal that the flow cannot take becomes a dead letter.
+
+        Args:
+            flow: the client id it was started with, or its own id.
+            name: what the code of the flow asks for.
+            value: comes with the signal.
+        """
+        self.send_message(self._encoder.flow_requests.signal(flow, name, value))
+
     def _add(self, post: EncodedMessage) -> int:
         if self._sends is None:
             self._sends = [post]
@@ -227,7 +270,7 @@ class SyncTransaction:
         invoices.send(order, tx=tx)
     """
 
-    __slots__ = ("_call", "_tx", "reply", "send", "send_message")
+    __slots__ = ("_call", "_tx", "reply", "send", "send_message", "signal")
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
@@ -236,6 +279,17 @@ class SyncTransaction:
         self.send = tx.send
         self.send_message = tx.send_message
         self.reply = tx.reply
+        self.signal = tx.signal
+
+    def start_flow(self, definition: StartableFlow[P], *args: P.args, **kwargs: P.kwargs) -> str:
+        """Start a flow if the transaction commits: see `Transaction.start_flow`."""
+        return self._tx.start_flow(definition, *args, **kwargs)
+
+    def start_flow_with_id(
+        self, client_id: str, definition: StartableFlow[P], *args: P.args, **kwargs: P.kwargs
+    ) -> str:
+        """Start a flow unless the id is taken: see `Transaction.start_flow_with_id`."""
+        return self._tx.start_flow_with_id(client_id, definition, *args, **kwargs)
 
     def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[DatabaseRow]:
         """Run a statement and return its rows: see `Transaction.execute`."""

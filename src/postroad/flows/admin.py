@@ -36,7 +36,7 @@ from postroad.flows.machine.state import (
     parse_flow_id,
 )
 from postroad.flows.machine.status import FlowStatus
-from postroad.flows.sessions.messages import is_valid_name
+from postroad.flows.requests import encode_signal
 
 _SEED_BYTES = 16
 _LIST_MAX = 1_000
@@ -293,9 +293,7 @@ class FlowAdmin:
             SignalBufferFullError: `signal_buffer_max` unread signals are stored already.
             WrongSignalError: the code waits for no such signal, or for one of another type.
         """
-        if not is_valid_name(name):
-            raise UsageError(f"signal name {name!r} must have 1 to 200 characters")
-        encoded = values.encode_value(value, f"signal {name!r}")
+        encoded = encode_signal(name, value)
         definition = self._engine.machines.definition_of(await self._live_state(id))
         if definition is not None:
             definition.check_signal(name, encoded)

@@ -10,7 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from postroad.core import Lifecycle
 from postroad.core import fault_points as faults
-from postroad.core.errors import ConfigError, PostroadError, StoreError, UsageError
+from postroad.core.errors import PostroadError, StoreError, UsageError
 from postroad.core.timing import backoff
 from postroad.durable import DurableQueues
 from postroad.durable.store.savepoints import check_not_in_transaction, outside_transaction
@@ -21,12 +21,15 @@ from postroad.flows.engine import tables
 from postroad.flows.engine.background import purge_expired
 from postroad.flows.engine.engine import FlowEngine
 from postroad.flows.engine.execution import FlowExecution
+from postroad.flows.engine.queue_receiver import QueueReceiver
+from postroad.flows.engine.request_receiver import RequestReceiver
 from postroad.flows.engine.session_receiver import SessionReceiver
 from postroad.flows.errors import FlowKilledError, FlowNotFoundError
 from postroad.flows.machine import values
 from postroad.flows.machine.events import FlowAdmitted
 from postroad.flows.machine.state import FlowState, format_flow_id
 from postroad.flows.machine.status import FlowStatus
+from postroad.flows.requests import FlowRequests, check_client_id
 from postroad.flows.schedules.scheduler import FlowScheduler, FlowSchedules
 from postroad.flows.tracing import start_flow_span, store_trace
 
@@ -37,7 +40,6 @@ CLAIMED = faults.declare_fault_point("flows.recovery.claimed")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_CLIENT_ID_CHARS_MAX = 512
 # What nobody else may do at the same store; no queue can be called that.
 _CLAIM = "flows.run\n"
 _PURGE_INTERVAL_S = 600.0
@@ -126,11 +128,10 @@ class FlowService(Lifecycle):
         self.registry = FlowRegistry(flows)
         self.config = config or FlowsConfig()
         self._engine: FlowEngine | None = None
-        self._receiver: SessionReceiver | None = None
+        self._receivers: list[QueueReceiver] = []
         self.admin = FlowAdmin(lambda: self.engine)
         self.schedules = FlowSchedules(self, self._start)
         self.execution = FlowExecution(lambda: self.engine, self.schedules.wake)
-        self._starting: dict[str, asyncio.Future[None]] = {}
         self._purge_task: asyncio.Task[None] | None = None
         # The task that stops everything, once somebody wants that.
         self._stop_task: asyncio.Task[None] | None = None
@@ -154,14 +155,16 @@ class FlowService(Lifecycle):
         if _CLAIM in claims:
             raise UsageError(f"{claims[_CLAIM]} at this store already: a node has its flows once")
         self.queues.store.claim(_CLAIM, "flows run")
+        self.queues.encoder.flow_requests = FlowRequests()
         engine = self._engine = FlowEngine(self.queues, self.registry, self.config)
         self.execution.attach(engine)
         try:
             CLAIMED.hit()
             await engine.open()
             # Those who were at work go on before anybody says anything new to them.
-            self._receiver = SessionReceiver(engine)
-            await self._receiver.start()
+            self._receivers = [SessionReceiver(engine), RequestReceiver(engine)]
+            for receiver in self._receivers:
+                await receiver.start()
             await engine.admission.retry_parked()
             self.schedules.scheduler = FlowScheduler(self.schedules, engine)
             await self.schedules.scheduler.start()
@@ -197,12 +200,13 @@ class FlowService(Lifecycle):
         if self._purge_task is not None:
             self._purge_task.cancel()
             await asyncio.gather(self._purge_task, return_exceptions=True)
-        if self._receiver is not None:
-            await self._receiver.stop()
+        self.queues.encoder.flow_requests = None
+        for receiver in self._receivers:
+            await receiver.stop()
         await engine.close()
-        if self._receiver is not None:
-            await self._receiver.close()
-            self._receiver = None
+        for receiver in self._receivers:
+            await receiver.close()
+        self._receivers = []
         try:
             await engine.store.write(lambda stored: tables.mark_stopped(stored.database))
         except PostroadError as error:
@@ -251,24 +255,14 @@ class FlowService(Lifecycle):
         So whoever does not know whether a flow was begun can safely say it again. Its result is
         kept until `delete`.
         """
-        if not 0 < len(client_id) <= _CLIENT_ID_CHARS_MAX or not client_id.isprintable():
-            raise ConfigError(
-                f"a client id has 1 to {_CLIENT_ID_CHARS_MAX} characters that can be printed"
-            )
+        check_client_id(client_id)
         check_not_in_transaction(self.engine.store)
-        while (other := self._starting.get(client_id)) is not None:
-            await asyncio.wait((other,))
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._starting[client_id] = over
-        try:
+        async with self.engine.admission.starting(client_id):
             state = await self.engine.store.read(tables.find_by_client_id, client_id)
             if state is not None:
                 return self._handle_of(state)
             arguments = definition.encode_arguments(args, kwargs)
             return await self._start(definition, arguments, client_id)
-        finally:
-            del self._starting[client_id]
-            over.set_result(None)
 
     async def run_flow(
         self, definition: FlowDefinition[P, R], *args: P.args, **kwargs: P.kwargs

@@ -34,6 +34,7 @@ BY_DAY = {
     "test_flow_transactions": (LIVE, RELOADED, MEMORY, POSTGRES),
     "test_odd_code": (LIVE, RELOADED, STACKS),
     "test_reads": (LIVE, RELOADED, STACKS),
+    "test_requests": (LIVE, POSTGRES),
     "test_restarts": (LIVE, POSTGRES, STACKS),
     "test_session_failures": (LIVE, RELOADED, STACKS),
     "test_sessions": (LIVE, RELOADED, POSTGRES, STACKS),

@@ -242,6 +242,11 @@ class Store:
         return self._backend.column_types
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other programs can write to the database while a node works on it."""
+        return self._backend.is_shared
+
+    @property
     def is_open(self) -> bool:
         """Whether it can be read and written."""
         return self._writer is not None

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from postroad.durable.store.tables.store_tables import StoreTables
@@ -104,20 +105,50 @@ class AdmissionController:
         # Events of flows that wait for a slot in memory, by name and id; other flows that wait are
         # QUEUED in the store.
         self._waiting: dict[str, dict[int, FlowEvent]] = {}
+        # Client ids under which a flow is being started.
+        self._starting: dict[str, asyncio.Future[None]] = {}
+
+    @asynccontextmanager
+    async def starting(self, client_id: str) -> AsyncIterator[None]:
+        """Wait until nobody else starts a flow under this id, and keep others waiting."""
+        while (other := self._starting.get(client_id)) is not None:
+            await asyncio.wait((other,))
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._starting[client_id] = over
+        try:
+            yield
+        finally:
+            del self._starting[client_id]
+            over.set_result(None)
 
     def new_state(
-        self, definition: FlowDefinition[Any, Any], arguments: bytes, client_id: str | None
+        self,
+        definition: FlowDefinition[Any, Any],
+        arguments: bytes,
+        client_id: str | None,
+        *,
+        can_hold: bool = False,
     ) -> FlowState:
-        """Return the state of a flow that is about to start; raises DrainingError or UsageError."""
-        if self.is_draining:
+        """Return the state of a flow that is about to start.
+
+        While this node is draining, one that `can_hold` is held until it is over.
+
+        Raises:
+            DrainingError: no flows are started now.
+            UsageError: this node cannot start it.
+        """
+        if self.is_draining and not can_hold:
             raise DrainingError("this node begins no new flows now; try again later, or elsewhere")
         self._engine.registry.check_startable(definition)
+        status = FlowStatus.RUNNING if self.slots.free(definition) else FlowStatus.QUEUED
+        if self.is_draining:
+            status = FlowStatus.HELD
         now, timeout_s = now_ms(), definition.timeout_s
         return FlowState(
             id=self._engine.new_id(),
             name=definition.name,
             version=definition.version,
-            status=FlowStatus.RUNNING if self.slots.free(definition) else FlowStatus.QUEUED,
+            status=status,
             seed=os.urandom(_SEED_BYTES),
             started_ms=now,
             arguments=arguments,
@@ -230,12 +261,12 @@ class AdmissionController:
         self._set_counted(loaded, machine.state.name, is_counted=loaded.was_counted)
 
     def _set_counted(self, loaded: LoadedFlow, name: str, *, is_counted: bool) -> None:
-        self.slots.release(loaded.id)
+        has_left = self.slots.release(loaded.id) is not None or loaded.is_counted
         if is_counted != loaded.is_counted:
             loaded.is_counted = is_counted
             self.slots.add(name, 1 if is_counted else -1)
-            if not is_counted:
-                self.start_waiting(name)
+        if has_left and not is_counted:
+            self.start_waiting(name)
 
     def start_if_possible(self, state: FlowState) -> None:
         """Start a loaded flow that need not wait: the event that should have may have been lost."""

@@ -51,7 +51,6 @@ from postroad.flows.machine.events import (
     FlowEvent,
     FlowLoaded,
     FlowTransition,
-    SessionMessagesReceived,
     StepCompleted,
     StepFailed,
     TimerFired,
@@ -222,8 +221,8 @@ class FlowEngine:
     def reject(self, queued: Sequence[QueuedEvent], error: Exception) -> None:
         """Events are not taken up after all."""
         for event, done in queued:
-            if isinstance(event, SessionMessagesReceived):
-                self.mutations.requeue(event.ack_token, error)
+            if (ack_token := getattr(event, "ack_token", None)) is not None:
+                self.mutations.requeue(ack_token, error)
             fail_future(done, error)
 
     # Commits.

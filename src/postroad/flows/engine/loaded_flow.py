@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from postroad.core import fault_points as faults
-from postroad.core.errors import UsageError
+from postroad.core.errors import Reject, UsageError
 from postroad.flows.engine import tables
 from postroad.flows.engine.background import now_ms, read_with_retry
 from postroad.flows.engine.mutations import FlowCommitSequence
@@ -274,7 +274,7 @@ class FlowLoader:
                 "flow %s cannot be read and is left unchanged: %s", format_flow_id(id), problem
             )
         for event, done in engine.unload(loaded):
-            if isinstance(event, SessionMessagesReceived):
+            if isinstance(event, SessionMessagesReceived | SignalReceived):
                 # Redelivered, and finally a dead letter: a newer version may be able to use it.
                 engine.mutations.fail(event.ack_token, problem)
             fail_future(done, UsageError(f"flow {format_flow_id(id)}: {problem}"))
@@ -289,4 +289,7 @@ class FlowLoader:
         for event, done in engine.unload(loaded):
             if isinstance(event, SessionMessagesReceived):
                 engine.mutations.discard(event.ack_token)
-            fail_future(done, UsageError(f"flow {format_flow_id(loaded.id)} {problem}"))
+            error = UsageError(f"flow {format_flow_id(loaded.id)} {problem}")
+            if isinstance(event, SignalReceived):
+                engine.mutations.fail(event.ack_token, Reject(str(error)))
+            fail_future(done, error)

@@ -257,14 +257,14 @@ class FlowMutationBuilder:
     """Makes units of what machines say.
 
     Attributes:
-        consumption: what the inbox rows are from.
+        dispatchers: by queue, what the inbox messages are from.
         payload_max: size of the largest thing a flow may send.
     """
 
     def __init__(self, queues: DurableQueues) -> None:
         self._encoder = queues.encoder
         self._next_buffer_id = itertools.count(1).__next__
-        self.dispatcher: QueueDispatcher | None = None
+        self.dispatchers: dict[str, QueueDispatcher] = {}
         size = queues.config.message_bytes_max
         if size < _ENVELOPE_BYTES_MIN:
             raise ConfigError(
@@ -322,10 +322,11 @@ class FlowMutationBuilder:
         """The inbox rows that are consumed, without those that come again all the same."""
         dispositions: list[DispositionMutation] = []
         for ack_token in transition.ack_tokens:
-            assert self.dispatcher is not None and isinstance(ack_token, QueuedMessage)
-            disposition = self.dispatcher.prepare_ack(ack_token)
+            assert isinstance(ack_token, QueuedMessage)
+            dispatcher = self._dispatcher_of(ack_token)
+            disposition = dispatcher.prepare_ack(ack_token)
             if disposition is not None:
-                self.dispatcher.track(disposition)
+                dispatcher.track(disposition)
                 dispositions.append(disposition)
         return dispositions
 
@@ -366,25 +367,28 @@ class FlowMutationBuilder:
         )
         return self._encoder.encode(message)
 
+    def _dispatcher_of(self, entry: QueuedMessage) -> QueueDispatcher:
+        return self.dispatchers[entry.message.queue]
+
     def fail(self, ack_token: object, error: Exception) -> None:
-        """An inbox row cannot be consumed now; it comes again, and not for ever."""
+        """An inbox message cannot be consumed now; it comes again, and not for ever."""
         if isinstance(ack_token, QueuedMessage):
-            assert self.dispatcher is not None
-            self.dispatcher.nack(ack_token, error)
+            self._dispatcher_of(ack_token).nack(ack_token, error)
 
     def requeue(self, ack_token: object, error: Exception) -> None:
-        """An inbox row is not consumed after all; it comes again, after a fault not for ever."""
-        if not isinstance(error, PostroadError):
+        """An inbox message is not consumed after all; it comes again.
+
+        Not for ever after a fault, or if the flow cannot take it now.
+        """
+        if isinstance(error, UsageError) or not isinstance(error, PostroadError):
             self.fail(ack_token, error)
         elif isinstance(ack_token, QueuedMessage):
-            assert self.dispatcher is not None
-            self.dispatcher.requeue(ack_token)
+            self._dispatcher_of(ack_token).requeue(ack_token)
 
     def discard(self, ack_token: object) -> None:
-        """An inbox row is for nobody any more."""
+        """An inbox message is for nobody any more."""
         if isinstance(ack_token, QueuedMessage):
-            assert self.dispatcher is not None
-            self.dispatcher.ack(ack_token)
+            self._dispatcher_of(ack_token).ack(ack_token)
 
 
 def _size_of(message: SessionMessage) -> int:

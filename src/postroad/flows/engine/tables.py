@@ -62,8 +62,8 @@ _HEAD = "id, name, status, arguments, head"
 _FIRST_ID = "flows.first_id"
 _RUNNING = "flows.is_running"
 _ID_BITS = 20
-# Of those that schedules begin nobody asks for the result by their client id.
-_NAMELESS = "(client_id IS NULL OR client_id LIKE 'schedule:%')"
+# Nobody asks for a result by a client id that nobody chose.
+_NAMELESS = "(client_id IS NULL OR client_id LIKE 'schedule:%' OR client_id LIKE 'tx:%')"
 _ID_GAP = 1 << 44
 
 

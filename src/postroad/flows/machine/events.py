@@ -17,7 +17,7 @@ AckToken: TypeAlias = object
 
 
 class FlowAdmitted(msgspec.Struct, frozen=True):
-    """A new flow starts; a responder comes with the first messages of its session."""
+    """A new flow starts: a responder with the first messages of its session, or by a request."""
 
     messages: list[SessionMessage] = []
     ack_token: AckToken | None = None
@@ -46,6 +46,7 @@ class SignalReceived(msgspec.Struct, frozen=True):
 
     name: str
     payload: bytes
+    ack_token: AckToken | None = None
 
 
 class StepCompleted(msgspec.Struct, frozen=True):

@@ -158,6 +158,8 @@ class FlowStateMachine(FlowLifecycle):
             self.sessions.on_message(
                 SessionMessagesReceived(0, event.messages, event.ack_token), self._transition
             )
+        elif event.ack_token is not None:
+            self._transition.ack_tokens.append(event.ack_token)
         if self.state.status is FlowStatus.RUNNING:
             self.sessions.send_confirm(self._transition)
             self._run_code()

@@ -218,6 +218,8 @@ class FlowSessions:
         signal = BufferedSignal(event.name, event.payload)
         self._buffer_signal(signal)
         transition.signals.append(signal)
+        if event.ack_token is not None:
+            transition.ack_tokens.append(event.ack_token)
 
     def flush(self, transition: FlowTransition) -> None:
         """What is kept now is in the store from now on; nobody asks for it when all is over."""

@@ -133,6 +133,8 @@ def savepoint(database: StoreConnection, name: str) -> Iterator[None]:
 class DatabaseBackend(Protocol):
     """Where a store keeps its data, and how one gets connections to it."""
 
+    is_shared: bool = False
+    """Whether other programs can write to the database while a node works on it."""
     column_types: dict[str, str]
     """What a migration calls `{id}`, `{serial}`, `{blob}` and, after a table, `{clustered}`."""
 

@@ -264,6 +264,7 @@ class PostgresBackend(DatabaseBackend):
     """A schema of a PostgreSQL database; an advisory lock keeps a second process out."""
 
     column_types = _TYPES
+    is_shared = True
     simulated_sync_s = 0.0
     idle_check_s = 5.0
 

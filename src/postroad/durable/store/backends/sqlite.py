@@ -213,6 +213,7 @@ class SqliteBackend(DatabaseBackend):
     """A SQLite file, and beside it one lock file for each role."""
 
     column_types = COLUMN_TYPES
+    is_shared = True
     simulated_sync_s = 0.0
     idle_check_s = 0.0
 

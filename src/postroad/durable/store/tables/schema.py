@@ -60,6 +60,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     # Letters with checksums and commits with marks, which earlier versions cannot read.
     (),
+    (
+        # Messages that other users of the database sent within their own transactions.
+        # The peer is NULL where they are for the node itself.
+        "CREATE TABLE postroad_arrivals (id {serial}, peer TEXT, body {blob} NOT NULL)",
+    ),
 )
 
 

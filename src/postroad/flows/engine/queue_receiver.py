@@ -1,0 +1,102 @@
+"""Takes messages out of a queue and gives them to flows, each in one commit with what follows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import Any
+
+from postroad.core.errors import Reject, StoreError
+from postroad.durable.consumers.dispatcher import QueueDispatcher
+from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.flows.engine.engine import FlowEngine
+
+logger = logging.getLogger("postroad.flows")
+
+# So many messages are taken up before others have their turn.
+_MESSAGES_PER_TURN = 64
+
+
+class QueueReceiver(ABC):
+    """Dispatches the messages of a queue to the engine.
+
+    Args:
+        engine: what runs the flows.
+        queue: a queue of this node that nothing else consumes.
+    """
+
+    dispatcher: QueueDispatcher
+
+    def __init__(self, engine: FlowEngine, queue: str) -> None:
+        self.engine = engine
+        self._queue = queue
+        self._task: asyncio.Task[None] | None = None
+        self._lookups: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Begin to take messages."""
+        self.dispatcher = await self.engine.queues.dispatchers.open(self._queue)
+        self.engine.mutations.dispatchers[self._queue] = self.dispatcher
+        # What a flow makes of a message is in the same commit as the message, if it is in memory.
+        self.engine.store.writer.precommit.inline_queues.add(self._queue)
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"postroad {self._queue}"
+        )
+
+    async def stop(self) -> None:
+        """Take no more; messages stay where they are."""
+        if self._task is not None:
+            tasks = [self._task, *self._lookups]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Release the queue, when everything that was taken is committed or put back."""
+        if self._task is not None:
+            self.engine.store.writer.precommit.inline_queues.discard(self._queue)
+            await self.dispatcher.close()
+            self.engine.queues.dispatchers.release(self._queue)
+
+    async def _run(self) -> None:
+        in_a_row = 0
+        while True:
+            entry = self.dispatcher.next_message()
+            if entry is None:
+                await self.dispatcher.wait()
+                in_a_row = 0
+                continue
+            try:
+                self.dispatch(entry)
+            except Exception as error:
+                self._fail(entry, error)
+            in_a_row += 1
+            if in_a_row >= _MESSAGES_PER_TURN:
+                in_a_row = 0
+                await asyncio.sleep(0)
+
+    @abstractmethod
+    def dispatch(self, entry: QueuedMessage) -> None:
+        """Give one message to the flow it is for; raises Reject if it can be for none."""
+
+    def look_up(self, entry: QueuedMessage, lookup: Coroutine[Any, Any, None]) -> None:
+        """Dispatch a message in the background, after the store was read."""
+        task = asyncio.get_running_loop().create_task(self._look_up(entry, lookup))
+        self._lookups.add(task)
+        task.add_done_callback(self._lookups.discard)
+
+    async def _look_up(self, entry: QueuedMessage, lookup: Coroutine[Any, Any, None]) -> None:
+        try:
+            await lookup
+        except asyncio.CancelledError:
+            self.dispatcher.requeue(entry)
+            raise
+        except Exception as error:
+            self._fail(entry, error)
+
+    def _fail(self, entry: QueuedMessage, error: Exception) -> None:
+        if not isinstance(error, Reject | StoreError):
+            logger.error("a message of queue %r was not taken", self._queue, exc_info=error)
+        self.dispatcher.nack(entry, error)

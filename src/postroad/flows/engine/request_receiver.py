@@ -1,0 +1,94 @@
+"""Starts and signals flows as transactions asked for, each in one commit with the request."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+
+from postroad.core import fault_points as faults
+from postroad.core.errors import ConfigError, Reject, UsageError
+from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.flows.engine import tables
+from postroad.flows.engine.engine import FlowEngine
+from postroad.flows.engine.queue_receiver import QueueReceiver
+from postroad.flows.engine.session_receiver import end_span
+from postroad.flows.machine.events import FlowAdmitted, SignalReceived
+from postroad.flows.machine.state import FlowState, is_flow_id, parse_flow_id
+from postroad.flows.requests import (
+    QUEUE,
+    SignalRequest,
+    StartRequest,
+    check_client_id,
+    decode_request,
+)
+from postroad.flows.tracing import start_responder_span, store_trace
+
+TAKEN = faults.declare_fault_point("flows.request.taken")
+
+
+class RequestReceiver(QueueReceiver):
+    """Takes the requests of transactions."""
+
+    def __init__(self, engine: FlowEngine) -> None:
+        super().__init__(engine, QUEUE)
+
+    def dispatch(self, entry: QueuedMessage) -> None:
+        """Start or signal a flow, once the store was asked for it."""
+        sender = entry.location.sender
+        if sender != self.engine.store.owner:
+            raise Reject(f"{sender!r} cannot start or signal flows of this node by a message")
+        request = decode_request(entry.message.body)
+        TAKEN.hit(request=request)
+        if isinstance(request, StartRequest):
+            self.look_up(entry, self._start(entry, request))
+        else:
+            self.look_up(entry, self._signal(entry, request))
+
+    async def _start(self, entry: QueuedMessage, request: StartRequest) -> None:
+        engine, client_id = self.engine, request.client_id
+        definition = engine.registry.find(request.flow)
+        if definition is None:
+            raise Reject(f"this node has no flow {request.flow!r}")
+        try:
+            check_client_id(client_id)
+            engine.registry.check_startable(definition)
+        except (ConfigError, UsageError) as error:
+            raise Reject(str(error)) from None
+        async with engine.admission.starting(client_id):
+            if await engine.store.read(tables.find_by_client_id, client_id) is not None:
+                self.dispatcher.ack(entry)
+                return
+            state = engine.admission.new_state(
+                definition, request.arguments, client_id, can_hold=True
+            )
+            span = start_responder_span(engine.store.owner, state.name, entry)
+            store_trace(state, span)
+            done = engine.start_flow(state, FlowAdmitted(ack_token=entry))
+            done.add_done_callback(partial(end_span, span))
+            # From here on the engine answers for the message, also if this task is cancelled.
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((done,))
+
+    async def _signal(self, entry: QueuedMessage, request: SignalRequest) -> None:
+        engine = self.engine
+        async with engine.admission.starting(request.flow):
+            state = await self._find(request.flow)
+        if state is None or state.is_ended:
+            problem = "is not known" if state is None else f"has ended: it is {state.status}"
+            raise Reject(f"signal {request.name!r}: flow {request.flow!r} {problem}")
+        definition = engine.machines.definition_of(state)
+        try:
+            if definition is not None:
+                definition.check_signal(request.name, request.payload)
+        except UsageError as error:
+            raise Reject(str(error)) from None
+        engine.dispatch(state.id, SignalReceived(request.name, request.payload, entry))
+
+    async def _find(self, flow: str) -> FlowState | None:
+        """The flow of a client id or an id of its own."""
+        store = self.engine.store
+        state = await store.read(tables.find_by_client_id, flow)
+        if state is None and is_flow_id(flow):
+            state = await store.read(tables.read_state, parse_flow_id(flow))
+        return state

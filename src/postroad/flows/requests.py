@@ -1,0 +1,97 @@
+"""What a transaction wants of flows: messages in a queue of the node, sent when it commits."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, TypeAlias
+
+import msgspec
+
+from postroad.core.errors import ConfigError, Reject, UsageError
+from postroad.durable.producer import OutgoingMessage, StartableFlow
+from postroad.flows.machine import values
+from postroad.flows.sessions.messages import is_valid_name
+
+QUEUE = "flows.requests"
+
+GENERATED_ID_PREFIX = "tx:"
+"""What client ids begin with that nobody chose."""
+_CLIENT_ID_CHARS_MAX = 512
+# A key may have 1,024 bytes, and a character up to 4.
+_KEY_CHARS_MAX = 256
+
+
+class StartRequest(msgspec.Struct, frozen=True, array_like=True, tag="start"):
+    """Start a flow, unless one was started under that client id."""
+
+    client_id: str
+    flow: str
+    arguments: bytes
+
+
+class SignalRequest(msgspec.Struct, frozen=True, array_like=True, tag="signal"):
+    """Send a signal to a flow."""
+
+    flow: str
+    """The client id of the flow, or its own id."""
+    name: str
+    payload: bytes
+
+
+FlowRequest: TypeAlias = StartRequest | SignalRequest
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[FlowRequest] = msgspec.msgpack.Decoder(FlowRequest)
+
+
+class FlowRequests:
+    """Makes messages of what transactions want of the flows of their node."""
+
+    def start(
+        self,
+        client_id: str | None,
+        definition: StartableFlow[...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[str, OutgoingMessage]:
+        """A flow to start, and the client id that it gets."""
+        if client_id is None:
+            client_id = GENERATED_ID_PREFIX + secrets.token_hex(16)
+        else:
+            check_client_id(client_id)
+        arguments = definition.encode_arguments(args, kwargs)
+        return client_id, _message(client_id, StartRequest(client_id, definition.name, arguments))
+
+    def signal(self, flow: str, name: str, value: Any) -> OutgoingMessage:
+        """A signal to a flow."""
+        check_client_id(flow)
+        return _message(flow, SignalRequest(flow, name, encode_signal(name, value)))
+
+
+def _message(flow: str, request: FlowRequest) -> OutgoingMessage:
+    # Requests for one flow are taken in their order.
+    body = _encoder.encode(request)
+    return OutgoingMessage(queue=QUEUE, body=body, key=flow[:_KEY_CHARS_MAX])
+
+
+def decode_request(body: bytes) -> FlowRequest:
+    """Decode a request; raises Reject if it is none."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Reject(f"not a request to start or signal a flow: {error}") from None
+
+
+def encode_signal(name: str, value: Any) -> bytes:
+    """Encode the value of a signal; raises UsageError if no signal can have that name."""
+    if not is_valid_name(name):
+        raise UsageError(f"no signal can be called {name!r}: 1 to 200 characters")
+    return values.encode_value(value, f"signal {name!r}")
+
+
+def check_client_id(client_id: str) -> None:
+    """Raise ConfigError unless a flow can be started under that id."""
+    if not 0 < len(client_id) <= _CLIENT_ID_CHARS_MAX or not client_id.isprintable():
+        raise ConfigError(
+            f"a client id has 1 to {_CLIENT_ID_CHARS_MAX} characters that can be printed"
+        )
