@@ -6,7 +6,7 @@ from tests.docs.pages import ROOT
 
 WORDS_MAX = 3_000
 PAGES = (
-    *("tutorial", "how-to", "node", "queues", "scaling", "saga", "sync", "web"),
+    *("tutorial", "how-to", "node", "queues", "scaling", "saga", "sync", "web", "within"),
     *("flows", "flows-reference", "flows-code", "flows-operations", "flows-internals"),
     *("from-celery", "from-dbos", "from-temporal"),
 )

@@ -19,6 +19,7 @@ GUIDES = (
     "scaling",
     "saga",
     "web",
+    "within",
     "from-celery",
     "from-dbos",
     "from-temporal",

@@ -123,17 +123,17 @@ def drain_arrivals(tables: StoreTables, config: DurableQueuesConfig) -> int:
     """
     full_peers: set[str] = set()
     while True:
-        known = len(full_peers)
+        full = len(full_peers)
         # One statement, so that all rows are of one moment: a transaction's rows become visible
         # together, and a second look could see later ones without those before them.
         rows = tables.database.execute(
             "SELECT id, peer, body FROM postroad_arrivals"
-            f" WHERE peer IS NULL OR peer NOT IN (''{', ?' * known})"
+            f" WHERE peer IS NULL OR peer NOT IN (''{', ?' * full})"
             " ORDER BY id LIMIT ?",
             (*full_peers, _ROWS_MAX),
         )
         done = _send_rows(tables, config, rows, full_peers)
-        if done or len(full_peers) == known:
+        if done or len(full_peers) == full:
             break
     tables.database.execute_many("DELETE FROM postroad_arrivals WHERE id = ?", done)
     return len(done)

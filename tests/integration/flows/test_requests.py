@@ -200,7 +200,7 @@ async def test_mistakes_raise_where_they_are_made(nodes: FlowNodes) -> None:
 
 async def test_requests_wait_for_the_end_of_draining_and_for_a_slot(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", one_at_a_time)
-    await alpha.flows.admin.drain()
+    await alpha.flows.execution.drain()
     async with alpha.station.mail.transaction() as tx:
         tx.start_flow_with_id("a", one_at_a_time)
         tx.start_flow_with_id("b", one_at_a_time)
@@ -208,7 +208,7 @@ async def test_requests_wait_for_the_end_of_draining_and_for_a_slot(nodes: FlowN
         tx.signal("a", "go", 1)
     await eventually(lambda: no_requests(alpha))
     assert {view.status for view in await alpha.flows.admin.list()} == {FlowStatus.HELD}
-    await alpha.flows.admin.undrain()
+    await alpha.flows.execution.undrain()
     assert [await result_of(alpha, "a"), await result_of(alpha, "b")] == [1, 2]
 
 
