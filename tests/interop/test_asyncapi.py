@@ -15,7 +15,6 @@ import pytest
 
 from postroad import App, Queue, Service, Transaction, action, consumer, event
 from postroad.admin.schemas import queue_channels
-from postroad.node.queues.consuming import consumers_of
 from postroad.services import Context
 from postroad.services.asyncapi import asyncapi_document
 from tests.support.services.javascript import HERE, find_program, installed_packages
@@ -90,7 +89,7 @@ def parse(modules: Path, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def document() -> dict[str, Any]:
-    app = App(queues=[ORDERS, PARCELS, INVOICES], consumers=consumers_of(bill))
+    app = App(queues=[ORDERS, PARCELS, INVOICES], consumers=[bill])
     return asyncapi_document([Shop()], queues=queue_channels(app), title="Shop")
 
 

@@ -240,19 +240,18 @@ async def plant_schedules_apart_from_flows(
 def plant_rejections_apart_from_letters(
     _: Any,
     self: SessionReceiver,
-    consumption: QueueDispatcher,
     entry: QueuedMessage,
     envelope: SessionEnvelope,
     text: str,
 ) -> None:
     answer = SessionEnvelope(envelope.key, True, [SessionReject(text, "planted")])
-    peer, engine = entry.location.sender, self._engine
+    peer, engine = entry.location.sender, self.engine
 
     async def reject() -> None:
         await asyncio.sleep(0.5)
         await engine.queues.send(QUEUE, encode_session_envelope(answer), to=peer)
 
-    consumption.ack(entry)
+    self.dispatcher.ack(entry)
     engine.background.spawn(reject(), "rejection")
 
 

@@ -35,17 +35,28 @@ class App(msgspec.Struct, kw_only=True):
 
     services: Sequence[Service] = ()
     flows: Sequence[FlowDefinition[Any, Any]] = ()
-    consumers: Sequence[Consuming] = ()
+    consumers: Sequence[Any] = ()
+    """Functions that `@consumer` marks; afterwards the `Consuming` of each."""
     queues: Sequence[Queue[Any]] = ()
     """Typed queues whose schemas are announced; those of consumers are, too."""
     cells: Sequence[Cell] = ()
     middlewares: Sequence[Middleware] = ()
     lifespan: Lifespan | None = None
 
+    def __post_init__(self) -> None:
+        self.consumers = [mark for each in self.consumers for mark in _marks_of(each)]
+
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to run."""
         return not (self.services or self.flows or self.consumers or self.cells or self.lifespan)
+
+
+def _marks_of(marked: object) -> tuple[Consuming, ...]:
+    marks = (marked,) if isinstance(marked, Consuming) else consumers_of(marked)
+    if not marks:
+        raise ConfigError(f"{marked!r} is no consumer: decorate it with @consumer(queue)")
+    return marks
 
 
 def app_of(module: ModuleType) -> App:

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from postroad import INJECTED
 from postroad.core.errors import ConfigError, UsageError
 from postroad.core.fault_points import arm_fault_point
 from postroad.durable import Message, SyncTransaction, Transaction
@@ -79,7 +80,7 @@ async def test_consumer_and_step_start_flows(nodes: FlowNodes) -> None:
 
     @flow
     async def parent(ctx: FlowContext) -> str:
-        def start(tx: SyncTransaction) -> str:
+        def start(tx: SyncTransaction = INJECTED) -> str:
             return tx.start_flow(double, 4)
 
         return await ctx.step(start)

@@ -15,7 +15,6 @@ import pytest
 from postroad import App, Node, Queue, consumer
 from postroad.core.errors import ConfigError, UsageError
 from postroad.node.app import app_of
-from postroad.node.queues.consuming import consumers_of
 from tests.support.deadlines import eventually
 from tests.support.node.configs import config_of
 
@@ -63,7 +62,7 @@ async def test_schemas_of_typed_queues_are_announced_to_other_nodes(tmp_path: Pa
     @consumer(Queue("invoices", Invoice))
     def keep(invoice: Invoice) -> None: ...
 
-    alpha = App(queues=[Queue("orders", Order), Queue("raw")], consumers=consumers_of(keep))
+    alpha = App(queues=[Queue("orders", Order), Queue("raw")], consumers=[keep])
     async with contextlib.AsyncExitStack() as stack:
         app = App(queues=[Queue("parcels📦/eu", Order)])
         first, second = await start_pair(tmp_path, stack, alpha, app)
@@ -95,7 +94,7 @@ async def test_queue_with_two_types_in_one_app_is_refused(tmp_path: Path) -> Non
     @consumer(Queue("orders", OtherOrder))
     def sell(order: OtherOrder) -> None: ...
 
-    app = App(queues=[Queue("orders", Order)], consumers=consumers_of(sell))
+    app = App(queues=[Queue("orders", Order)], consumers=[sell])
     with pytest.raises(ConfigError, match="'orders' is declared with two types: Order and Other"):
         await Node(config_of(tmp_path), app).start()
 

@@ -24,7 +24,6 @@ from postroad import (
     flow,
 )
 from postroad.core.errors import ConfigError, UsageError
-from postroad.node.queues.consuming import consumers_of
 from tests.support.deadlines import DEADLINE_S
 from tests.support.node.configs import config_of
 
@@ -43,7 +42,7 @@ async def forgotten() -> None:
 
 
 def app_of(*functions: Any, **options: Any) -> App:
-    return App(consumers=[it for each in functions for it in consumers_of(each)], **options)
+    return App(consumers=functions, **options)
 
 
 async def dead_letter(node: Node) -> str:

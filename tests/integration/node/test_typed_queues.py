@@ -13,7 +13,6 @@ import pytest
 from postroad import App, Message, Node, Queue, Transaction, consumer
 from postroad.core.errors import ConfigError, PostroadError, UsageError
 from postroad.core.limits import MIB
-from postroad.node.queues.consuming import consumers_of
 from tests.support.deadlines import DEADLINE_S
 from tests.support.node.configs import config_of
 
@@ -74,7 +73,7 @@ async def test_value_goes_through_two_queues_in_one_transaction(tmp_path: Path) 
     async def keep(invoice: Invoice, message: Message) -> None:
         invoices.put_nowait((invoice, message.key, message.sender))
 
-    app = App(consumers=[*consumers_of(bill), *consumers_of(keep)])
+    app = App(consumers=[bill, keep])
     async with Node(config_of(tmp_path), app) as node, asyncio.timeout(DEADLINE_S):
         await ORDERS.send(Order("tea", 2), key="customer 1")
         assert await invoices.get() == (Invoice(total=10), "customer 1", node.name)
@@ -89,7 +88,7 @@ async def test_body_that_does_not_decode_is_a_dead_letter_and_others_go_on(tmp_p
     async def bill(order: Order) -> None:
         handled.put_nowait(order.item)
 
-    app = App(consumers=consumers_of(bill))
+    app = App(consumers=[bill])
     async with Node(config_of(tmp_path), app) as node, asyncio.timeout(DEADLINE_S):
         await node.queues.send("orders", b'{"item": "tea", "count": "two"}', to=node.name, key="k")
         await ORDERS.send(Order("milk"), key="k")
@@ -168,7 +167,7 @@ async def test_consumer_of_the_message_gets_it_undecoded(tmp_path: Path) -> None
     async def log_raw(body: bytes) -> None:
         bodies.put_nowait(body)
 
-    app = App(consumers=[*consumers_of(log), *consumers_of(log_raw)])
+    app = App(consumers=[log, log_raw])
     async with Node(config_of(tmp_path), app) as node, asyncio.timeout(DEADLINE_S):
         await node.queues.send("orders", b"no JSON", to=node.name)
         assert await bodies.get() == b"no JSON"
@@ -229,7 +228,7 @@ async def test_queue_with_an_unusual_name_carries_values(name: str, tmp_path: Pa
     async def keep(order: Order) -> None:
         values.put_nowait(order)
 
-    app = App(consumers=consumers_of(keep))
+    app = App(consumers=[keep])
     async with Node(config_of(tmp_path), app) as node, asyncio.timeout(DEADLINE_S):
         await queue.send(Order("📦/tea"))
         assert await values.get() == Order("📦/tea")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,6 @@ from postroad.core.errors import ConfigError, MessageTooLargeError, UsageError
 from postroad.durable import DurableQueuesConfig
 from postroad.flows import FlowNotFoundError
 from postroad.node import NodeConfig
-from postroad.node.queues.consuming import consumers_of
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.node.configs import config_of
 from tests.support.servers.postgres import fresh_database
@@ -79,12 +78,8 @@ def plain(place: Place) -> Iterator[Any]:
         with psycopg.connect(place.dsn) as connection:
             yield connection
         return
-    connection = sqlite3.connect(place.path, timeout=DEADLINE_S)
-    try:
-        with connection:
-            yield connection
-    finally:
-        connection.close()
+    with closing(sqlite3.connect(place.path, timeout=DEADLINE_S)) as file, file:
+        yield file
 
 
 @contextmanager
@@ -199,7 +194,7 @@ class Handled:
         async def handle(order: Order) -> None:
             self.numbers.append(order.number)
 
-        self.app = App(consumers=[*consumers_of(handle)], flows=[ship])
+        self.app = App(consumers=[handle], flows=[ship])
 
     async def until(self, *numbers: int) -> None:
         await eventually(lambda: self.numbers == [*numbers], f"{self.numbers} is {numbers}")
@@ -283,7 +278,7 @@ async def test_options_are_those_of_send(place: Place) -> None:
     async def handle(body: bytes, message: Message) -> None:
         messages.append(message)
 
-    async with Node(place.config, App(consumers=[*consumers_of(handle)])) as node:
+    async with Node(place.config, App(consumers=[handle])) as node:
         for number in range(2):
             with plain(place) as where:
                 within.send(
@@ -367,7 +362,7 @@ async def test_mistakes_raise_where_they_are_made(place: Place, tmp_path: Path) 
     async with Node(place.config):
         with plain(place) as where:
             with pytest.raises(UsageError, match="Order"):
-                within.send(where, ORDERS, 5)  # type: ignore[type-var]
+                within.send(where, ORDERS, 5)  # type: ignore[misc]
             with pytest.raises(UsageError, match="a body is bytes, not str"):
                 within.send(where, "orders", "tea")
             with pytest.raises(MessageTooLargeError, match="message_bytes_max is 1048576"):
