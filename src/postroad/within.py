@@ -16,14 +16,14 @@ With an asynchronous connection or session each function returns an awaitable.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from functools import lru_cache
-from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, overload
 
 from postroad.core.errors import ConfigError, UsageError
 from postroad.durable import DurableQueuesConfig
 from postroad.durable.arrivals import encode_arrival
-from postroad.durable.producer import MessageEncoder, OutgoingMessage, StartableFlow
+from postroad.durable.producer import MessageEncoder, OutgoingMessage, SendOptions, StartableFlow
 from postroad.flows.requests import FlowRequests
 from postroad.node.queues.queue import Queue
 
@@ -74,13 +74,8 @@ class Outbox:
         value: T,
         *,
         to: str | None = None,
-        key: str | None = None,
-        idempotency_key: str | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        headers: Mapping[str, str] | None = None,
         reply_to: str | None = None,
+        **options: Unpack[SendOptions],
     ) -> Awaitable[int]: ...
     @overload
     def send(
@@ -90,13 +85,8 @@ class Outbox:
         value: T,
         *,
         to: str | None = None,
-        key: str | None = None,
-        idempotency_key: str | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        headers: Mapping[str, str] | None = None,
         reply_to: str | None = None,
+        **options: Unpack[SendOptions],
     ) -> int: ...
     def send(
         self,
@@ -105,13 +95,8 @@ class Outbox:
         value: T,
         *,
         to: str | None = None,
-        key: str | None = None,
-        idempotency_key: str | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        headers: Mapping[str, str] | None = None,
         reply_to: str | None = None,
+        **options: Unpack[SendOptions],
     ) -> int | Awaitable[int]:
         """Send a message if the transaction commits; returns its id.
 
@@ -120,13 +105,8 @@ class Outbox:
             queue: a `Queue`, or the name of a queue of bytes.
             value: what the consumer gets.
             to: the receiving node; by default that of the queue, else the node of the database.
-            key: messages of equal keys are handled one after the other, in this order.
-            idempotency_key: sending again with the same key does nothing, for a week.
-            delay: seconds before it is handled.
-            ttl: seconds after which it is a dead letter instead of being handled.
-            priority: higher ones are handled first, also within a key.
-            headers: travel beside the value.
             reply_to: queue of the node of the database that accepts a reply.
+            options: those of `DurableQueues.send`: key, idempotency_key, delay and so on.
 
         Raises:
             UsageError: the value is not of the queue's type, or `where` is no connection to the
@@ -141,13 +121,8 @@ class Outbox:
             queue=str(name),
             body=body,
             to=to,
-            key=key,
-            idempotency_key=idempotency_key,
-            delay=delay,
-            ttl=ttl,
-            priority=priority,
-            headers=headers,
             reply_to=reply_to,
+            **options,
         )
         post = self._encoder.encode_traced(message)
         row = (None if to is None else post.peer, encode_arrival(post))

@@ -113,7 +113,7 @@ async def test_type_that_changed_reads_older_messages_or_makes_dead_letters_of_t
     async with Node(config_of(tmp_path), App()) as node:
         for order in (Plain("milk"), Plain("tea", 2), Plain("rice")):
             await Queue("orders", Plain).send(order, key="k")
-    async with Node(config_of(tmp_path), App(consumers=consumers_of(bill))) as node:
+    async with Node(config_of(tmp_path), App(consumers=[bill])) as node:
         async with asyncio.timeout(DEADLINE_S):
             await newer.send(Counted("salt", [1]), key="k")
             orders = [await handled.get() for _ in range(3)]
@@ -134,7 +134,7 @@ async def test_encoder_that_raises_stops_nothing_but_its_own_value(tmp_path: Pat
             await fussy.send(Fussy(total=0), tx=tx)
         invoices.put_nowait(invoice)
 
-    app = App(consumers=consumers_of(keep))
+    app = App(consumers=[keep])
     async with Node(config_of(tmp_path), app) as node, asyncio.timeout(DEADLINE_S):
         with pytest.raises(UsageError, match=r"Fussy cannot be encoded: .*ZeroDivisionError"):
             await fussy.send(Fussy(total=0))
