@@ -126,7 +126,7 @@ async def test_signal_arrives_after_the_start_of_its_flow(nodes: FlowNodes) -> N
 
 @pytest.mark.parametrize(
     ("name", "value", "text"),
-    [("payed", 1, "did you mean 'paid'"), ("paid", "much", "Expected `int`, got `str`")],
+    [("paids", 1, "did you mean 'paid'"), ("paid", "much", "Expected `int`, got `str`")],
 )
 async def test_wrong_signal_is_a_dead_letter_and_harms_nobody(
     nodes: FlowNodes, name: str, value: object, text: str
