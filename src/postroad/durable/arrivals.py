@@ -44,7 +44,7 @@ _REASONS = {
 }
 
 
-class Arrival(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class ExternalMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What a row holds besides the peer that it is for."""
 
     message: bytes
@@ -55,14 +55,16 @@ class Arrival(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Arrival)
+_decoder = msgspec.msgpack.Decoder(ExternalMessage)
 
 
 def encode_arrival(post: EncodedMessage) -> bytes:
     """Encode a message for its row."""
     if post.idempotency is None:
-        return _encoder.encode(Arrival(post.encoded))
-    return _encoder.encode(Arrival(post.encoded, post.idempotency.key, post.idempotency.digest))
+        return _encoder.encode(ExternalMessage(post.encoded))
+    return _encoder.encode(
+        ExternalMessage(post.encoded, post.idempotency.key, post.idempotency.digest)
+    )
 
 
 class ArrivalReader:

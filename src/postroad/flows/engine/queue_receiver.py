@@ -83,11 +83,11 @@ class QueueReceiver(ABC):
 
     def look_up(self, entry: QueuedMessage, lookup: Coroutine[Any, Any, None]) -> None:
         """Dispatch a message in the background, after the store was read."""
-        task = asyncio.get_running_loop().create_task(self._look_up(entry, lookup))
+        task = asyncio.get_running_loop().create_task(self._run_lookup(entry, lookup))
         self._lookups.add(task)
         task.add_done_callback(self._lookups.discard)
 
-    async def _look_up(self, entry: QueuedMessage, lookup: Coroutine[Any, Any, None]) -> None:
+    async def _run_lookup(self, entry: QueuedMessage, lookup: Coroutine[Any, Any, None]) -> None:
         try:
             await lookup
         except asyncio.CancelledError:
