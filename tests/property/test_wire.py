@@ -2,7 +2,10 @@
 
 import struct
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -207,26 +210,35 @@ def test_damaged_frames_are_frames_or_a_failure_however_they_are_cut(
     assert outcome(name, pieces) == outcome(name, [stream])
 
 
-@given(st.binary(max_size=200) | hellos.map(encode_hello).flatmap(damaged))
-def test_any_hello_is_one_or_malformed(body: bytes) -> None:
-    try:
-        decode_hello(body)
-    except MalformedFrameError:
-        pass
-
-
-@given(
+hello_bytes = st.binary(max_size=200) | hellos.map(encode_hello).flatmap(damaged)
+datagram_bytes = (
     st.binary(max_size=100)
     | st.builds(wire.Datagram, names, texts, st.just(1), texts, payloads)
     .map(lambda datagram: wire.encode_datagram(PREAMBLE, datagram))
     .flatmap(damaged)
     | st.binary(max_size=100).map(lambda body: PREAMBLE + struct.pack(">i", len(body)) + body)
 )
-def test_any_datagram_is_one_or_refused(data: bytes) -> None:
-    try:
-        wire.decode_datagram(PREAMBLE, data)
-    except RemoteProtocolError:
-        pass
+
+
+@pytest.mark.parametrize(
+    ("decode", "bytes_of", "refusal"),
+    [
+        (decode_hello, hello_bytes, MalformedFrameError),
+        (partial(wire.decode_datagram, PREAMBLE), datagram_bytes, RemoteProtocolError),
+        (decode_setup_request, st.binary(max_size=20), MalformedPayloadError),
+        (decode_setup_response, st.binary(max_size=20), MalformedPayloadError),
+    ],
+    ids=["hello", "datagram", "setup request", "setup response"],
+)
+@given(data=st.data())
+def test_any_bytes_are_decoded_or_refused(
+    decode: Callable[[bytes], object],
+    bytes_of: st.SearchStrategy[bytes],
+    refusal: type[Exception],
+    data: st.DataObject,
+) -> None:
+    with suppress(refusal):
+        decode(data.draw(bytes_of))
 
 
 @given(st.sampled_from(["zlib", "zstd"]), st.data())
@@ -235,10 +247,8 @@ def test_any_compressed_payload_is_one_or_refused(name: str, data: st.DataObject
     good = compress_payload(algorithm, b"to be or not to be " * 50)
     assert good is not None
     packed = data.draw(st.binary(max_size=60) | damaged(good))
-    try:
+    with suppress(RemoteProtocolError):
         assert len(decompress_payload(algorithm, packed, LIMIT)) <= LIMIT
-    except RemoteProtocolError:
-        pass
 
 
 @given(st.binary(max_size=60), st.booleans())
@@ -252,16 +262,6 @@ def test_any_sender_is_one_or_malformed(data: bytes, has_short_length: bool) -> 
         except MalformedFrameError:
             continue
         assert decoded is None or decoded[1] <= len(data)
-
-
-@given(st.binary(max_size=20), st.sampled_from([decode_setup_request, decode_setup_response]))
-def test_any_heartbeat_payload_is_one_or_malformed(
-    payload: bytes, decode: Callable[[bytes], object]
-) -> None:
-    try:
-        decode(payload)
-    except MalformedPayloadError:
-        pass
 
 
 # Whole connections.

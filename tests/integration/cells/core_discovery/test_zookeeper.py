@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from postroad.cells.addresses import DomainInfo
 from postroad.cells.core_discovery import CoreLocation, ZooKeeperCoreDiscovery
 from postroad.core import Address
 from tests.support.cells.core_discovery_behavior import Recorder
-from tests.support.cells.zookeeper_registrants import CLUSTER, Place, own_place
+from tests.support.cells.zookeeper_registrants import CLUSTER, Place
 from tests.support.deadlines import eventually
 from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, zookeeper_client
 
@@ -44,21 +43,8 @@ async def start(
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
-    with own_place() as place:
-        yield place
-
-
-@pytest.fixture
 def cores(place: Place) -> str:
     return f"{place.root}/{CLUSTER}/cores"
-
-
-@pytest.fixture
-def client(place: Place) -> Iterator[Any]:
-    with zookeeper_client(place.server) as client:
-        client.ensure_path(place.root)
-        yield client
 
 
 def entry(core: CoreLocation) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
@@ -19,7 +18,6 @@ from tests.support.cells.zookeeper_registrants import (
     Place,
     of_domains,
     of_nodes,
-    own_place,
     running_trio,
 )
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -29,12 +27,6 @@ from tests.support.tiers import sample
 
 pytestmark = pytest.mark.slow
 OUTAGES = sample([*product(["killed", "paused", "data lost"], KINDS)], 3)
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    with own_place() as place:
-        yield place
 
 
 @pytest.mark.parametrize(("outage", "kind"), OUTAGES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from tests.support.cells.zookeeper_registrants import (
     of_both_kinds,
     of_domains,
     of_nodes,
-    own_place,
     running_trio,
 )
 from tests.support.deadlines import eventually
@@ -26,18 +24,6 @@ from tests.support.net.raw_peers import holds_for
 from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, zookeeper_client
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    with own_place() as place:
-        yield place
-
-
-@pytest.fixture
-def client(place: Place) -> Iterator[Any]:
-    with zookeeper_client(place.server) as client:
-        yield client
 
 
 @of_both_kinds
