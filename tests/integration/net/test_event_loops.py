@@ -1,11 +1,16 @@
-"""What matters most about a service on both event loops, whichever the rest of the run uses."""
+"""What matters most about a service on both event loops, and how the programs of `run` end."""
 
 import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import pytest
 
+from postroad import run
 from postroad.core.errors import ConnectionClosedError, NoHandlerError, ReplyTimeoutError
-from postroad.net.event_loop import run
 from tests.support.deadlines import eventually
 from tests.support.net import peers
 from tests.support.net.raw_peers import both_loops
@@ -104,3 +109,55 @@ def test_run_uses_uvloop_where_it_is_installed() -> None:
         return type(asyncio.get_running_loop()).__module__
 
     assert run(main()) == uvloop.Loop.__module__
+
+
+PROGRAM = """
+import asyncio
+from postroad import run
+from postroad.net import MessagingService
+
+async def main() -> None:
+    async with MessagingService("demo", "alpha"):
+        print("ready", flush=True)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            print("goodbye", flush=True)
+
+run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_codes"), [(signal.SIGTERM, (143,)), (signal.SIGINT, (130, -signal.SIGINT))]
+)
+def test_a_signal_cancels_the_program(
+    number: signal.Signals, exit_codes: tuple[int, ...], tmp_path: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(number)
+        output, errors = child.communicate(timeout=120)
+    assert output == "goodbye\n"
+    assert child.returncode in exit_codes
+    if number == signal.SIGTERM:
+        assert errors == ""
+
+
+def test_a_program_in_another_thread_leaves_signals_alone() -> None:
+    results: list[int] = []
+
+    async def main() -> int:
+        return 7
+
+    thread = threading.Thread(target=lambda: results.append(run(main())))
+    thread.start()
+    thread.join(timeout=120)
+    assert results == [7]
