@@ -123,7 +123,7 @@ async def advertisement(
     forged: ForgedDomain, core: CellDomain, number: int, what: RouteAdvertisement
 ) -> None:
     """Have a core hear of an offer, and change its routes accordingly."""
-    forged.send_update(AdvertisementUpdate(forged.service.incarnation, number, what))
+    forged.advertise(number, what)
     await eventually(lambda: core.propagator.learner.ack_for("X").number == number)
     await asyncio.sleep(0)
 

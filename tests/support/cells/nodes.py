@@ -34,6 +34,7 @@ from postroad.cells.delivery.failure import DeliveryFailure, decode_failure
 from postroad.cells.routing.advertisements import (
     AdvertisementAck,
     AdvertisementUpdate,
+    RouteAdvertisement,
     RoutingUpdate,
     decode_routing_update,
     encode_routing_update,
@@ -322,6 +323,9 @@ class ForgedDomain:
     def send_update(self, update: RoutingUpdate) -> None:
         """Send news of routes."""
         self.send_encoded(encode_routing_update(update), ROUTES)
+
+    def advertise(self, number: int, advertisement: RouteAdvertisement) -> None:
+        self.send_update(AdvertisementUpdate(self.service.incarnation, number, advertisement))
 
     async def acknowledge(self, peer: CellDomain) -> None:
         """Say that everything is known that the peer offers; until then it tells no more."""

@@ -1,10 +1,13 @@
 """How a request ended, and the error that makes of it."""
 
+from typing import Any
+
 import pytest
 
 from postroad.core.errors import (
     ConnectError,
     ConnectionClosedError,
+    MessagingError,
     NoHandlerError,
     NotRunningError,
     Outcome,
@@ -22,42 +25,25 @@ from postroad.wire import ReplyFrame, ReplyStatus
 
 
 def test_error_from_result_error_reply_maps_to_exception(subtests: pytest.Subtests) -> None:
-    for reply, kind, detail, retryable in [
-        (ReplyFrame(1, ReplyStatus.NO_HANDLER, b""), NoHandlerError, "no handler for 'echo'", True),
-        (
-            ReplyFrame(1, ReplyStatus.NO_HANDLER, b"echo"),
-            NoHandlerError,
-            "no handler for 'echo'",
-            True,
-        ),
-        (ReplyFrame(1, ReplyStatus.NO_HANDLER, b"a reason"), NoHandlerError, "a reason", False),
-        (ReplyFrame(1, ReplyStatus.NO_HANDLER, b"why", 0, True), NoHandlerError, "why", True),
-        (ReplyFrame(1, ReplyStatus.STOPPING, b""), NoHandlerError, "the peer is stopping", True),
-        (ReplyFrame(1, ReplyStatus.STOPPING, b"bye"), NoHandlerError, "bye", True),
-        (
-            ReplyFrame(1, ReplyStatus.PROTOCOL_FAILED, b""),
-            RemoteDecodeError,
-            "could not parse",
-            False,
-        ),
-        (
-            ReplyFrame(1, ReplyStatus.PROTOCOL_FAILED, b"no JSON"),
-            RemoteDecodeError,
-            "no JSON",
-            False,
-        ),
-        (ReplyFrame(1, ReplyStatus.HANDLER_FAILED, b"no"), RemoteHandlerError, "no", False),
-        (ReplyFrame(1, ReplyStatus.HANDLER_FAILED, b""), RemoteHandlerError, "", False),
-        (
-            ReplyFrame(1, ReplyStatus.HANDLER_FAILED, b"no", 3300, True),
-            RemoteHandlerError,
-            "no",
-            True,
-        ),
-        (ReplyFrame(1, ReplyStatus.HANDLER_FAILED, b"\xff"), RemoteHandlerError, "\ufffd", False),
-    ]:
+    no_handler, failed = ReplyStatus.NO_HANDLER, ReplyStatus.HANDLER_FAILED
+    stopping, unparsed = ReplyStatus.STOPPING, ReplyStatus.PROTOCOL_FAILED
+    replies: list[tuple[tuple[Any, ...], type[MessagingError], str, bool]] = [
+        ((no_handler, b""), NoHandlerError, "no handler for 'echo'", True),
+        ((no_handler, b"echo"), NoHandlerError, "no handler for 'echo'", True),
+        ((no_handler, b"a reason"), NoHandlerError, "a reason", False),
+        ((no_handler, b"why", 0, True), NoHandlerError, "why", True),
+        ((stopping, b""), NoHandlerError, "the peer is stopping", True),
+        ((stopping, b"bye"), NoHandlerError, "bye", True),
+        ((unparsed, b""), RemoteDecodeError, "could not parse", False),
+        ((unparsed, b"no JSON"), RemoteDecodeError, "no JSON", False),
+        ((failed, b"no"), RemoteHandlerError, "no", False),
+        ((failed, b""), RemoteHandlerError, "", False),
+        ((failed, b"no", 3300, True), RemoteHandlerError, "no", True),
+        ((failed, b"\xff"), RemoteHandlerError, "\ufffd", False),
+    ]
+    for fields, kind, detail, retryable in replies:
         with subtests.test(detail=detail):
-            error = error_from_result(reply, "echo")
+            error = error_from_result(ReplyFrame(1, *fields), "echo")
             assert type(error) is kind
             assert detail in error.detail
             assert error.retryable is retryable

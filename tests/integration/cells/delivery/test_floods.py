@@ -63,9 +63,7 @@ async def test_full_snapshots_are_applied_at_a_limited_rate(
         core.on_routes_changed(note)
         advertisements = [advertisement_of("a"), advertisement_of("b")]
         for number in range(1, 41):
-            forged.send_update(
-                AdvertisementUpdate(forged.service.incarnation, number, advertisements[number % 2])
-            )
+            forged.advertise(number, advertisements[number % 2])
             # Those who call are served in between.
             assert await domains["S1"].call("echo@C1", b"x") == b"x"
         await eventually(lambda: have_numbers(forged))
@@ -85,9 +83,7 @@ async def test_latest_snapshot_is_applied_in_the_end(
         core = domains["C1"]
         for number in range(1, 41):
             advertisement = advertisement_of(f"n{number}", count)
-            forged.send_update(
-                AdvertisementUpdate(forged.service.incarnation, number, advertisement)
-            )
+            forged.advertise(number, advertisement)
         await eventually(lambda: 40 in have_numbers(forged))
         assert len(have_numbers(forged)) < 10
         names = {route.cell for route in routes_by(core, "X")}
@@ -98,15 +94,11 @@ async def test_reconnected_tunnel_keeps_its_charge() -> None:
     async with Domains(1, 0) as domains:
         core = domains["C1"]
         async with forged_domain(core) as forged:
-            forged.send_update(
-                AdvertisementUpdate(forged.service.incarnation, 1, advertisement_of("a", 2_000))
-            )
+            forged.advertise(1, advertisement_of("a", 2_000))
             await eventually(lambda: have_numbers(forged) == [1])
         await eventually(lambda: not routes_by(core, "X"))
         async with forged_domain(core) as forged:
-            forged.send_update(
-                AdvertisementUpdate(forged.service.incarnation, 1, advertisement_of("b", 2_000))
-            )
+            forged.advertise(1, advertisement_of("b", 2_000))
             forged.send("System@C1", b"info", content_type="command")
             await eventually(lambda: forged.envelopes)
             assert not routes_by(core, "X")
@@ -118,9 +110,7 @@ async def test_small_updates_do_not_wait_for_large_ones() -> None:
         core = domains["C1"]
         for number in range(1, 6):
             advertisement = advertisement_of(f"n{number}", NAMES_MAX)
-            forged.send_update(
-                AdvertisementUpdate(forged.service.incarnation, number, advertisement)
-            )
+            forged.advertise(number, advertisement)
         await eventually(lambda: routes_by(core, "X"))
         domains["S1"].add_function("quiet", Inbox(), consume=["little"])
         await eventually(lambda: core.table.queues("little"))
@@ -135,7 +125,7 @@ async def test_malformed_update_of_any_size_is_dropped() -> None:
         await eventually(lambda: domains["C1"].statistics().malformed == 1)
         forged.send_update(AdvertisementUpdate(incarnation + 1, 1, advertisement_of("a", 500)))
         await eventually(lambda: domains["C1"].statistics().malformed == 2)
-        forged.send_update(AdvertisementUpdate(incarnation, 1, advertisement_of("b", 500)))
+        forged.advertise(1, advertisement_of("b", 500))
         await eventually(lambda: have_numbers(forged) == [1])
 
 

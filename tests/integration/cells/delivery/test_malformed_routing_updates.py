@@ -28,20 +28,19 @@ async def test_update_of_another_incarnation_is_dropped() -> None:
             forged.send_update(ShutdownNotice(incarnation))
         await eventually(lambda: domains["C1"].statistics().malformed == 8)
         assert not domains["C1"].table.queues("forged")
-        forged.send_update(AdvertisementUpdate(own, 1, RouteAdvertisement.of(["real"])))
+        forged.advertise(1, RouteAdvertisement.of(["real"]))
         await eventually(lambda: domains["C1"].table.queues("real"))
 
 
 async def test_stale_update_changes_nothing() -> None:
     async with beside_others() as (domains, forged):
-        own = forged.service.incarnation
-        forged.send_update(AdvertisementUpdate(own, 5, RouteAdvertisement.of(["new"])))
-        forged.send_update(AdvertisementUpdate(own, 4, RouteAdvertisement.of(["old"])))
+        forged.advertise(5, RouteAdvertisement.of(["new"]))
+        forged.advertise(4, RouteAdvertisement.of(["old"]))
         forged.send_update(AdvertisementQuery())
         await eventually(
             lambda: any(isinstance(update, AdvertisementAck) for update in forged.updates)
         )
-        forged.send_update(AdvertisementUpdate(own, 4, RouteAdvertisement.of(["old"])))
+        forged.advertise(4, RouteAdvertisement.of(["old"]))
         forged.send_update(AdvertisementQuery())
         await eventually(
             lambda: sum(isinstance(update, AdvertisementAck) for update in forged.updates) > 1
@@ -94,12 +93,7 @@ async def test_update_with_invalid_names_is_dropped() -> None:
 async def test_satellite_cannot_advertise_other_domains() -> None:
     """Only cores have tunnels that are of use to others."""
     async with beside_others() as (domains, forged):
-        own = forged.service.incarnation
-        forged.send_update(
-            AdvertisementUpdate(
-                own, 1, RouteAdvertisement.of(["work"], domains=["C1", "S1", "S2", "S9"])
-            )
-        )
+        forged.advertise(1, RouteAdvertisement.of(["work"], domains=["C1", "S1", "S2", "S9"]))
         await eventually(lambda: domains["C1"].table.queues("work"))
         for name in ("S1", "S2", "S9"):
             targets = {route.target for route in domains["C1"].table.domains(name)}
@@ -110,12 +104,7 @@ async def test_satellite_cannot_advertise_other_domains() -> None:
 
 async def test_a_core_cannot_take_over_domains_that_are_connected() -> None:
     async with beside_others(Role.CORE) as (domains, forged):
-        own = forged.service.incarnation
-        forged.send_update(
-            AdvertisementUpdate(
-                own, 1, RouteAdvertisement.of(["work"], domains=["C1", "S1", "S2", "S9"])
-            )
-        )
+        forged.advertise(1, RouteAdvertisement.of(["work"], domains=["C1", "S1", "S2", "S9"]))
         await eventually(lambda: domains["C1"].table.domains("S9"))
         assert await domains["C1"].call("echo@S2", b"x") == b"x"
         assert not forged.envelopes
@@ -123,12 +112,7 @@ async def test_a_core_cannot_take_over_domains_that_are_connected() -> None:
 
 async def test_queue_advertised_by_a_peer_does_not_hide_a_cell() -> None:
     async with beside_others() as (domains, forged):
-        own = forged.service.incarnation
-        forged.send_update(
-            AdvertisementUpdate(
-                own, 1, RouteAdvertisement.of(["System", "echo"], ["System", "echo"])
-            )
-        )
+        forged.advertise(1, RouteAdvertisement.of(["System", "echo"], ["System", "echo"]))
         await eventually(lambda: domains["C1"].table.queues("echo"))
         for n in range(20):
             assert await domains["C1"].call("echo", b"%d" % n) == b"%d" % n
@@ -140,7 +124,7 @@ async def test_stopping_core_loses_its_default_route() -> None:
         Domains(1, 1, may_be_cores=["C1", "C9"]) as domains,
         forged_domain(domains["S1"], "C9", role=Role.CORE) as core,
     ):
-        core.send_update(AdvertisementUpdate(core.service.incarnation, 1, RouteAdvertisement()))
+        core.advertise(1, RouteAdvertisement())
         await eventually(lambda: len(domains["S1"].table.defaults()) == 2)
         core.send_update(ShutdownNotice(core.service.incarnation))
         await eventually(lambda: len(domains["S1"].table.defaults()) == 1)

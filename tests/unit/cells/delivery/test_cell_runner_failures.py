@@ -75,13 +75,20 @@ def async_handler(make: Callable[[], BaseException]) -> Callable[[CellMessage], 
     return handler
 
 
+either_handler = pytest.mark.parametrize("make_handler", [sync_handler, async_handler])
+
+
+@either_handler
 @each_failure
 async def test_raising_handler_is_reported_to_the_caller(
-    make: Callable[[], BaseException], code: int, text: str
+    make: Callable[[], BaseException], code: int, text: str, make_handler: Any
 ) -> None:
     """By the long way at first, then by the short one: it makes no difference."""
+    if make_handler is async_handler and isinstance(make(), StopIteration):
+        # Python itself makes this of it.
+        text = "coroutine raised StopIteration"
     shop = Workshop()
-    shop.add("a", sync_handler(make))
+    shop.add("a", make_handler(make))
     for _ in range(2):
         with pytest.raises(errors.RemoteHandlerError) as caught:
             await shop.call("a", b"fail", timeout=2)
@@ -92,24 +99,7 @@ async def test_raising_handler_is_reported_to_the_caller(
     assert shop.pending == 0
 
 
-@each_failure
-async def test_raising_coroutine_is_reported_to_the_caller(
-    make: Callable[[], BaseException], code: int, text: str
-) -> None:
-    if isinstance(make(), StopIteration):
-        # Python itself makes this of it.
-        text = "coroutine raised StopIteration"
-    shop = Workshop()
-    shop.add("a", async_handler(make))
-    for _ in range(2):
-        with pytest.raises(errors.RemoteHandlerError) as caught:
-            await shop.call("a", b"fail", timeout=2)
-        assert (caught.value.remote_code, caught.value.detail) == (code, text)
-    assert await shop.call("a", b"go on") == b"go on"
-    assert shop.dispatcher.statistics.failed == 2
-
-
-@pytest.mark.parametrize("make_handler", [sync_handler, async_handler])
+@either_handler
 @each_failure
 async def test_failure_is_sent_to_a_remote_caller(
     make: Callable[[], BaseException], code: int, text: str, make_handler: Any

@@ -42,19 +42,16 @@ BOUNDARIES_64 = {
 
 
 def test_values_have_their_encoding(subtests: pytest.Subtests) -> None:
-    for value, encoded in BOUNDARIES_32.items():
-        with subtests.test(value=value):
-            data = bytes.fromhex(encoded)
-            assert zeebe.encode_varint32(value) == data
-            assert zeebe.decode_varint32(b"\xff" + data + b"\xff", 1) == (value, 1 + len(data))
-            assert zeebe.decode_varint32(memoryview(data), 0) == (value, len(data))
-
-    for value, encoded in BOUNDARIES_64.items():
-        with subtests.test(value=value):
-            data = bytes.fromhex(encoded)
-            assert zeebe.encode_varint64(value) == data
-            assert zeebe.decode_varint64(b"\xff" + data + b"\xff", 1) == (value, 1 + len(data))
-            assert zeebe.decode_varint64(memoryview(data), 0) == (value, len(data))
+    for boundaries, encode, decode in [
+        (BOUNDARIES_32, zeebe.encode_varint32, zeebe.decode_varint32),
+        (BOUNDARIES_64, zeebe.encode_varint64, zeebe.decode_varint64),
+    ]:
+        for value, encoded in boundaries.items():
+            with subtests.test(value=value):
+                data = bytes.fromhex(encoded)
+                assert encode(value) == data
+                assert decode(b"\xff" + data + b"\xff", 1) == (value, 1 + len(data))
+                assert decode(memoryview(data), 0) == (value, len(data))
 
     assert zeebe.decode_varint32(bytes.fromhex("ff ff ff ff 7f"), 0) == (2**32 - 1, 5)
 
