@@ -1,8 +1,9 @@
 """Flows and messages that version 0.1 left in its stores go on where they were.
 
-The dumps in `old_stores` are the stores of two nodes of version 0.1, of its first and its second
-tables of flows. Its nodes had flows like those below in its words (`Flow`, `flow.open`,
-`flow.call`). Alpha had begun each flow under a client id, and both nodes were stopped when
+The dumps in `old_stores` are the stores of two nodes of version 0.1: with its first and its second
+tables of flows in SQLite, and with the second in PostgreSQL. Its nodes had flows like those below
+in its words (`Flow`, `flow.open`, `flow.call`). Alpha had begun each under a client id, and both
+nodes were stopped when
 
 - the flow had done the steps before the wait that is marked, and waited,
 - "broken" was parked by its second step, which the next start tries again, "paused" was paused in
@@ -11,22 +12,23 @@ tables of flows. Its nodes had flows like those below in its words (`Flow`, `flo
 - one message waited at beta, three at alpha for beta, and one behind a paused bridge to gamma.
 
 To write such stores, run the flows with a checkout of that version, and dump the stores after a
-`VACUUM`.
+`VACUUM`, or with `pg_dump --inserts`.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
 from postroad.core.errors import MemberNotFoundError, OutboxFullError, ReplyTimeoutError
-from postroad.durable import RetryPolicy, Transaction
+from postroad.durable import PostgresStore, RetryPolicy, SqliteStore, Store, Transaction
 from postroad.flows import (
     INJECTED,
     FlowContext,
@@ -44,6 +46,7 @@ from postroad.flows import (
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_pairs import QUICK, Recorder, until_empty, until_waiting
 from tests.support.flows.nodes import FlowNode, FlowNodes
+from tests.support.servers.postgres import fresh_database
 
 STORES = Path(__file__).parent / "old_stores"
 # The stored idempotency keys and results are older than the limits by default.
@@ -57,7 +60,7 @@ CALLS: list[str] = []
 
 async def book(item: str, tx: Transaction = INJECTED, step_id: StepId = INJECTED) -> str:
     CALLS.append(item)
-    await tx.execute("INSERT INTO bookings VALUES (?, ?)", (item, step_id))
+    await tx.execute(f"INSERT INTO bookings VALUES ('{item}', '{step_id}')")
     return item
 
 
@@ -213,20 +216,29 @@ ALPHA = (
 BETA = (prepare, answer, fail)
 
 
-@pytest.fixture(params=[1, 2])
-def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A directory with copies of the stores."""
+@pytest.fixture(params=["sqlite_1", "sqlite_2", "postgres_2"])
+def store_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Store]]:
+    """Opens copies of the stores."""
+    if request.param == "postgres_2":
+        with fresh_database() as dsn:
+            with psycopg.connect(dsn) as connection:
+                connection.execute((STORES / "postgres_2.sql").read_bytes())
+            yield lambda name: PostgresStore(dsn, name)
+        return
     for name in ("alpha", "beta"):
         with sqlite3.connect(tmp_path / f"{name}.db") as database:
-            database.executescript((STORES / f"{name}_{request.param}.sql").read_text())
+            database.executescript((STORES / f"{request.param}_{name}.sql").read_text())
         database.close()
-    return tmp_path
+    yield lambda name: SqliteStore(tmp_path / f"{name}.db")
 
 
 @pytest.fixture(params=[False, True], ids=["live", "reloaded"])
-async def nodes(request: pytest.FixtureRequest, stores: Path) -> AsyncIterator[FlowNodes]:
+async def nodes(
+    request: pytest.FixtureRequest, store_of: Callable[[str], Store], tmp_path: Path
+) -> AsyncIterator[FlowNodes]:
     CALLS.clear()
-    nodes = FlowNodes(stores, msgspec.structs.replace(CONFIG, replay_every_time=request.param))
+    config = msgspec.structs.replace(CONFIG, replay_every_time=request.param)
+    nodes = FlowNodes(tmp_path, config, store_of)
     try:
         yield nodes
     finally:
