@@ -23,7 +23,7 @@ from postroad.durable.bridges.protocol import NewBatch, StreamWindow
 from postroad.flows.sessions import messages
 from postroad.wire import Frame, WireConnection, datagram
 from postroad.wire import heartbeats as sbe
-from postroad.wire.codecs import DocumentedCodec, Version3Codec, documented, zeebe
+from postroad.wire.codecs import DocumentedCodec, Version3Codec, legacy, zeebe
 from postroad.wire.compression import ZlibCompression
 from postroad.wire.frame_reader import FrameReader
 from tests.support.tiers import by_tier, seed_for
@@ -64,7 +64,7 @@ def plant_foreign_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     def decode(data: bytes, what: str, request_id: int | None = None) -> str:
         return str(data, "utf-8")
 
-    monkeypatch.setattr(documented, "decode_utf8", decode)
+    monkeypatch.setattr(legacy, "decode_utf8", decode)
 
 
 def plant_byte_lost_at_split(monkeypatch: pytest.MonkeyPatch) -> None:

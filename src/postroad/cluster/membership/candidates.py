@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from postroad.cluster.membership.context import MembershipContext
-from postroad.cluster.membership.gossip import ProbeAckPacket, ProbePacket, padding_for, record_size
+from postroad.cluster.membership.gossip import ProbeAckPacket, record_size
 from postroad.cluster.membership.members import NUMBER_MAX, MemberRecord, MemberState
 from postroad.core import Address
 
@@ -200,18 +200,11 @@ class CandidateVerifier:
 
     def _send_probe(self, nonce: int, record: MemberRecord, *, in_stream: bool) -> None:
         """Probe the advertised address, with a short packet: any host may be there."""
-        local, entry = self._member_table.local, self._member_table.entries.get(record.name)
+        entry = self._member_table.entries.get(record.name)
         # A node that is dead here, or replaces a process, must learn that to be able to refute.
         records = [] if entry is None else [entry.record.without_properties()]
-        packet = ProbePacket(
-            nonce=nonce,
-            name=local.name,
-            instance=local.instance,
-            is_joining=not self._context.is_member,
-            records=records,
-            padding=padding_for(record.name),
-        )
-        self._context.send(record.address, packet, to=record.name, in_stream=in_stream)
+        is_joining = not self._context.is_member
+        self._context.send_probe(nonce, record, records, is_joining=is_joining, in_stream=in_stream)
 
     def _close(self, nonce: int) -> _CandidateProbe:
         probe = self._probes.pop(nonce)

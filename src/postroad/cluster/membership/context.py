@@ -14,8 +14,10 @@ from postroad.cluster.membership.config import LocalHealth, MembershipConfig
 from postroad.cluster.membership.gossip import (
     GossipQueue,
     MembershipPacket,
+    ProbePacket,
     encode_packet,
     fit_records,
+    padding_for,
     record_size,
     retransmit_limit,
 )
@@ -124,6 +126,27 @@ class MembershipContext:
     ) -> None:
         """Queue a packet for the address, and for the node of that name if it is given."""
         self.outgoing.append(OutgoingPacket(address, self.encode(packet), in_stream, to))
+
+    def send_probe(
+        self,
+        nonce: int,
+        target: MemberRecord,
+        records: list[MemberRecord],
+        *,
+        is_joining: bool = False,
+        in_stream: bool = False,
+    ) -> None:
+        """Queue a probe of the node in the record."""
+        local = self.member_table.local
+        packet = ProbePacket(
+            nonce=nonce,
+            name=local.name,
+            instance=local.instance,
+            is_joining=is_joining,
+            records=records,
+            padding=padding_for(target.name),
+        )
+        self.send(target.address, packet, to=target.name, in_stream=in_stream)
 
     def encode(self, packet: MembershipPacket) -> bytes:
         """Encode the packet and count it as sent."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from postroad.cluster.membership.candidates import CandidateVerifier, GossipSource
 from postroad.cluster.membership.context import MembershipContext
-from postroad.cluster.membership.gossip import ProbeAckPacket, ProbePacket, padding_for
+from postroad.cluster.membership.gossip import ProbeAckPacket
 from postroad.cluster.membership.members import MemberRecord
 from postroad.core import Address
 
@@ -232,21 +232,15 @@ class NameConflictResolver:
 
         A rival is probed over TCP only, because any host may be at the reported address.
         """
-        context, local = self._context, self._member_table.local
+        context = self._context
         nonce = context.new_nonce()
         timeout_s = context.config.probe_timeout_s * context.health.timeout_multiplier
         probes[nonce] = _NameProbe(claimant, now + timeout_s, is_vouched)
         first = () if about is None else (about,)
         for in_stream in (False, True) if probes is self._claim_probes else (True,):
-            packet = ProbePacket(
-                nonce=nonce,
-                name=local.name,
-                instance=local.instance,
-                is_joining=not context.is_member,
-                records=context.gossip_records(*first, in_stream=in_stream),
-                padding=padding_for(target.name),
-            )
-            context.send(target.address, packet, to=target.name, in_stream=in_stream)
+            records = context.gossip_records(*first, in_stream=in_stream)
+            is_joining = not context.is_member
+            context.send_probe(nonce, target, records, is_joining=is_joining, in_stream=in_stream)
 
 
 def _is_from(ack: ProbeAckPacket, record: MemberRecord) -> bool:

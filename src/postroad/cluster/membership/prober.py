@@ -9,7 +9,6 @@ from postroad.cluster.membership.context import MembershipContext
 from postroad.cluster.membership.gossip import (
     ProbeAckPacket,
     ProbeNackPacket,
-    ProbePacket,
     ProbeRequestPacket,
     encode_packet,
     padding_for,
@@ -161,17 +160,11 @@ class Prober:
     def _send_probe_packet(
         self, nonce: int, entry: MemberEntry, *, in_stream: bool = False
     ) -> None:
-        local, record = self._member_table.local, entry.record
+        record = entry.record
         # A suspected member must learn of the suspicion to be able to refute it.
         first = () if record.state is MemberState.ALIVE else (record,)
-        packet = ProbePacket(
-            nonce=nonce,
-            name=local.name,
-            instance=local.instance,
-            records=self._context.gossip_records(*first, in_stream=in_stream),
-            padding=padding_for(record.name),
-        )
-        self._context.send(record.address, packet, to=record.name, in_stream=in_stream)
+        records = self._context.gossip_records(*first, in_stream=in_stream)
+        self._context.send_probe(nonce, record, records, in_stream=in_stream)
 
     def _retry(self, nonce: int, probe: Probe, now: float) -> None:
         """Send the probe again: a longer timeout does not help if the only packet was lost."""

@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Callable
 
 from postroad.core import Address
 from postroad.core.errors import ConfigError, NotRunningError
@@ -16,9 +15,11 @@ from postroad.net.context import ConnectionContext
 from postroad.net.dispatch import SubscriptionTable
 from postroad.net.tls import TlsConfig, report_failed_handshakes
 
+_BACKLOG = 1_024
+
 
 class ConnectionAcceptor:
-    """The listener of a service and the connections that it has accepted."""
+    """The listening sockets of a service and the connections that it has accepted."""
 
     def __init__(
         self,
@@ -31,7 +32,9 @@ class ConnectionAcceptor:
         self._loop = loop
         self._subscriptions = subscriptions
         self._tls = tls
-        self._listener = TcpListener(loop, self._accept, handshake_timeout_s=handshake_timeout_s)
+        # Loops reject the option without TLS.
+        self._handshake_timeout_s = None if tls is None else handshake_timeout_s
+        self._servers: list[asyncio.Server] = []
         # A dictionary for its order: connections are closed in the order of their arrival.
         self.connections: OpenConnections = {}
         # Held while certificates are replaced.
@@ -41,11 +44,26 @@ class ConnectionAcceptor:
 
     async def bind(self, bind: Address) -> Address:
         """Bind; return the address with the port that was bound."""
-        return await self._listener.open(bind, self._load_tls())
+        context = self._load_tls()
+        try:
+            server = await self._loop.create_server(
+                self._accept,
+                bind.host,
+                bind.port,
+                backlog=_BACKLOG,
+                ssl=context,
+                ssl_handshake_timeout=self._handshake_timeout_s,
+                start_serving=False,
+            )
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"cannot listen on {bind}: {error}") from error
+        self._servers = [server]
+        return Address(bind.host, int(server.sockets[0].getsockname()[1]))
 
     async def start(self, context: ConnectionContext) -> None:
         self._context = context
-        await self._listener.start()
+        for server in self._servers:
+            await server.start_serving()
 
     async def reload_tls(self) -> None:
         """Read the certificate files again and use them for new connections."""
@@ -54,16 +72,51 @@ class ConnectionAcceptor:
             if self._context.is_stopped:
                 raise NotRunningError("the service is stopping")
             if tls is not None:
-                await self._listener.replace_context(tls)
+                await self._replace_tls(tls)
+
+    async def _replace_tls(self, context: ssl.SSLContext) -> None:
+        """Use other certificates for new connections; open connections keep theirs.
+
+        The sockets stay open under a second descriptor while the server around them is replaced,
+        so connections that arrive meanwhile are not refused.
+        """
+        old, self._servers = self._servers, []
+        for sock in [sock for server in old for sock in server.sockets]:
+            # Sockets of loops may lack dup().
+            copy = socket.socket(fileno=os.dup(sock.fileno()))
+            try:
+                server = await self._loop.create_server(
+                    self._accept,
+                    sock=copy,
+                    backlog=_BACKLOG,
+                    ssl=context,
+                    ssl_handshake_timeout=self._handshake_timeout_s,
+                )
+            except BaseException:
+                copy.close()
+                self._servers += old
+                raise
+            self._servers.append(server)
+        for server in old:
+            server.close()
 
     def abort(self) -> None:
-        """Stop listening before a connection was accepted."""
-        self._listener.abort()
+        """Stop listening at once."""
+        for server in self._servers:
+            server.close()
+        self._servers = []
 
     async def close(self, grace_s: float) -> None:
         """Stop listening, wait `grace_s` seconds for handlers, close all connections."""
         async with self._tls_lock:
-            await self._listener.close()
+            if isinstance(self._loop, asyncio.SelectorEventLoop):
+                # asyncio's loop leaks a connection that it accepted in the iteration in which its
+                # server is closed, so it has to stop accepting one iteration earlier.
+                for server in self._servers:
+                    for sock in server.sockets:
+                        self._loop.remove_reader(sock.fileno())
+                await asyncio.sleep(0)
+            self.abort()
         await drain_connections(self.connections, grace_s)
 
     def _accept(self) -> ServerConnection:
@@ -80,90 +133,3 @@ class ConnectionAcceptor:
         self._context.counters.tls_failures += 1
         now = self._loop.time()
         self._context.warn("tls", now, "TLS handshake of a new connection failed: %s", error)
-
-
-_BACKLOG = 1_024
-
-
-class TcpListener:
-    """Listening sockets of one bind address."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        factory: Callable[[], asyncio.BaseProtocol],
-        *,
-        handshake_timeout_s: float,
-    ) -> None:
-        self._loop = loop
-        self._factory = factory
-        self._handshake_timeout_s = handshake_timeout_s
-        self._servers: list[asyncio.Server] = []
-
-    async def open(self, bind: Address, context: ssl.SSLContext | None) -> Address:
-        """Bind; return the address with the port that was bound."""
-        try:
-            server = await self._loop.create_server(
-                self._factory,
-                bind.host,
-                bind.port,
-                backlog=_BACKLOG,
-                ssl=context,
-                ssl_handshake_timeout=self._handshake_timeout(context),
-                start_serving=False,
-            )
-        except (OSError, OverflowError) as error:
-            raise ConfigError(f"cannot listen on {bind}: {error}") from error
-        self._servers = [server]
-        return Address(bind.host, int(server.sockets[0].getsockname()[1]))
-
-    async def start(self) -> None:
-        for server in self._servers:
-            await server.start_serving()
-
-    async def replace_context(self, context: ssl.SSLContext) -> None:
-        """Use other certificates for new connections; open connections keep theirs.
-
-        The sockets stay open under a second descriptor while the server around them is replaced,
-        so connections that arrive meanwhile are not refused.
-        """
-        old, self._servers = self._servers, []
-        for sock in [sock for server in old for sock in server.sockets]:
-            # Sockets of loops may lack dup().
-            copy = socket.socket(fileno=os.dup(sock.fileno()))
-            try:
-                server = await self._loop.create_server(
-                    self._factory,
-                    sock=copy,
-                    backlog=_BACKLOG,
-                    ssl=context,
-                    ssl_handshake_timeout=self._handshake_timeout(context),
-                )
-            except BaseException:
-                copy.close()
-                self._servers += old
-                raise
-            self._servers.append(server)
-        for server in old:
-            server.close()
-
-    async def close(self) -> None:
-        """Stop listening; accepted connections stay open."""
-        if isinstance(self._loop, asyncio.SelectorEventLoop):
-            # asyncio's loop leaks a connection that it accepted in the iteration in which its
-            # server is closed, so it has to stop accepting one iteration earlier.
-            for server in self._servers:
-                for sock in server.sockets:
-                    self._loop.remove_reader(sock.fileno())
-            await asyncio.sleep(0)
-        self.abort()
-
-    def abort(self) -> None:
-        """Stop listening at once."""
-        for server in self._servers:
-            server.close()
-        self._servers = []
-
-    def _handshake_timeout(self, context: ssl.SSLContext | None) -> float | None:
-        """Return the timeout, or None without TLS, where loops reject the option."""
-        return None if context is None else self._handshake_timeout_s
