@@ -18,7 +18,7 @@ from postroad.cells.core_discovery import (
     StaticCoreDiscovery,
     ZooKeeperCoreDiscovery,
 )
-from postroad.cells.core_discovery.membership import ROLE, ZONE
+from postroad.cells.core_discovery.core_discovery import ROLE, ZONE
 from postroad.core import Address
 from tests.support.cells.core_discovery_behavior import (
     ChangingLocationsBehaviour,

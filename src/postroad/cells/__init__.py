@@ -2,7 +2,7 @@
 
 from postroad.cells.addresses import LOCAL, CellAddress, CellPath, Role
 from postroad.cells.cell import Cell, CellHandler, FunctionCell
-from postroad.cells.config import CellsConfig
+from postroad.cells.config import CellsConfig, DomainStatistics
 from postroad.cells.core_discovery import (
     CoreDiscovery,
     CoreLocation,
@@ -30,7 +30,6 @@ from postroad.cells.routing.route_learner import RouteLearnerConfig
 from postroad.cells.routing.route_table import RouteTable
 from postroad.cells.sender import Destination
 from postroad.cells.shell.commands import command
-from postroad.cells.statistics import DomainStatistics
 
 __all__ = [
     "LOCAL",

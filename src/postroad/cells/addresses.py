@@ -8,7 +8,7 @@ grows, and its reverse is the path of the reply.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Annotated, TypeVar
 
@@ -325,14 +325,11 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
 # Cached, because most requests use the same few paths.
 @lru_cache(maxsize=4096)
 def _reverse(hops: tuple[CellAddress, ...]) -> CellPath:
-    return CellPath(tuple(_without_unneeded_domains(hops[::-1])))
-
-
-def _without_unneeded_domains(hops: tuple[CellAddress, ...]) -> Iterator[CellAddress]:
-    following: Iterable[CellAddress | None] = (*hops[1:], None)
-    for hop, after in zip(hops, following, strict=False):
-        if not hop.is_domain or (after is not None and after.is_local):
-            yield hop
+    following: Iterable[CellAddress | None] = (*hops[-2::-1], None)
+    pairs = zip(hops[::-1], following, strict=False)
+    return CellPath(
+        tuple(hop for hop, after in pairs if not hop.is_domain or (after and after.is_local))
+    )
 
 
 def _describe_path_fault(length: int, position: int) -> str:

@@ -1,4 +1,4 @@
-"""Settings of a domain: limits and times."""
+"""Settings of a domain, and the counters of a domain and of its tunnels."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from postroad.cells.addresses import DomainInfo
 from postroad.cells.routing.advertiser import RouteAdvertiserConfig
 from postroad.cells.routing.route_learner import RouteLearnerConfig
 from postroad.core.errors import ConfigError
@@ -58,3 +59,47 @@ class CellsConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"redial_initial_delay_s={self.redial_initial_delay_s} is above "
                 f"redial_max_delay_s={self.redial_max_delay_s}"
             )
+
+
+class DomainStatistics(msgspec.Struct):
+    """Counters of a domain since it started."""
+
+    delivered: int = 0
+    """Messages delivered to cells of this domain."""
+    forwarded: int = 0
+    """Messages sent or queued to tunnels."""
+    undelivered: int = 0
+    """Messages without a route; the sender gets an error reply if it can get one."""
+    refused: int = 0
+    """Messages rejected because a mailbox or the queue of a tunnel was full."""
+    expired: int = 0
+    """Messages whose TTL was over."""
+    failed: int = 0
+    """Messages whose handler raised."""
+    resent: int = 0
+    """Messages rerouted after their route failed."""
+    replies_late: int = 0
+    """Replies and error replies that arrived after their call had ended."""
+    malformed: int = 0
+    """Messages of peers that could not be decoded, or whose source path is forged.
+
+    A domain that forwards a message decodes its route only, so the rest counts at the receiver.
+    """
+
+    def copy(self) -> DomainStatistics:
+        """Return a copy of the counters."""
+        return msgspec.structs.replace(self)
+
+
+class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters and gauges of a tunnel."""
+
+    domain: DomainInfo
+    incarnation: int
+    round_trip_s: float | None
+    sent: int
+    received: int
+    waiting: int
+    waiting_bytes: int
+    refused: int
+    malformed: int

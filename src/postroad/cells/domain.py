@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from postroad.cells.addresses import DomainInfo, Role, validate_domain_name
 from postroad.cells.cell import Cell, CellHandler, FunctionCell
-from postroad.cells.config import CellsConfig, RemoteCommands
+from postroad.cells.config import CellsConfig, DomainStatistics, RemoteCommands
 from postroad.cells.core_discovery import CoreDiscovery, StaticCoreDiscovery
 from postroad.cells.delivery.cell_registry import GATEWAY_PREFIX
 from postroad.cells.delivery.cell_runner import CellRunner
@@ -22,7 +22,6 @@ from postroad.cells.routing.route import Route
 from postroad.cells.routing.route_table import RouteTable, check_route_target
 from postroad.cells.sender import CellMessaging, DomainState
 from postroad.cells.shell.system_cells import builtin_cells
-from postroad.cells.statistics import DomainStatistics
 from postroad.core import Lifecycle
 from postroad.core.errors import ConfigError, HandshakeRejectedError, UsageError
 from postroad.net import MessagingService, Tunnel

@@ -21,7 +21,7 @@ from postroad.cells.delivery.requests import CellCallTracker, FailedRequest
 from postroad.cells.errors import NoRouteError
 from postroad.cells.messages import BYTES, COMMAND, CellMessage, CellReply, decode_body, encode_body
 from postroad.cells.routing.decision import LocalDelivery
-from postroad.cells.routing.route_cache import CacheSection
+from postroad.cells.routing.route_table import CacheSection
 from postroad.cells.tracing import inject_trace_headers, start_send_span
 from postroad.core import tracing
 from postroad.core.errors import (
@@ -228,9 +228,17 @@ class CellMessaging:
         """
         timeout_s = self.config.call_timeout_s if timeout is None else validate_timeout(timeout)
         if tracing.tracer is not None:
-            return await self._call_traced(
-                destination, body, timeout_s, wait, sender, session, headers
-            )
+            with start_send_span(self.name, "call", destination, headers, SpanKind.CLIENT) as span:
+                build_envelope = self._envelope_factory(
+                    destination,
+                    body,
+                    sender,
+                    session=session,
+                    headers=inject_trace_headers(headers, span.context),
+                    wants_reply=True,
+                )
+                reply = await self._calls.call(build_envelope, timeout_s, wait=wait)
+                return decode_body(reply.content_type, reply.payload)
         first: FailedRequest | None = None
         key = destination if sender is None else (destination, sender)
         is_small = type(body) is bytes and len(body) <= self._payload_bytes_max
@@ -252,24 +260,6 @@ class CellMessaging:
         if key not in self._call_routes:
             self._cache_call_route(key, build_envelope)
         return decode_body(reply.content_type, reply.payload)
-
-    async def _call_traced(
-        self,
-        destination: Destination,
-        body: Any,
-        timeout_s: float,
-        wait: bool,
-        sender: CellAddress | None,
-        session: str | None,
-        headers: Mapping[str, str] | None,
-    ) -> Any:
-        with start_send_span(self.name, "call", destination, headers, SpanKind.CLIENT) as span:
-            sent_headers = inject_trace_headers(headers, span.context)
-            build_envelope = self._envelope_factory(
-                destination, body, sender, session=session, headers=sent_headers, wants_reply=True
-            )
-            reply = await self._calls.call(build_envelope, timeout_s, wait=wait)
-            return decode_body(reply.content_type, reply.payload)
 
     def _cache_call_route(
         self, key: _CallKey, build_envelope: Callable[[int | None], Envelope]
@@ -444,11 +434,8 @@ def _parse_destination(text: str) -> CellPath:
 
 def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
-        for text in (name, value):
-            if type(text) is not str:
-                raise ConfigError(
-                    f"invalid header {name!r}: {value!r}; name and value must be strings"
-                )
+        if type(name) is not str or type(value) is not str:
+            raise ConfigError(f"invalid header {name!r}: {value!r}; name and value must be strings")
     return dict(headers)
 
 

@@ -107,16 +107,13 @@ class Operation(NamedTuple):
         for name in values:
             if name not in names:
                 near = get_close_matches(name, names, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else _list_known(names)
+                known = f"; it has {', '.join(names) or 'none'}"
+                hint = f"; did you mean {near[0]!r}?" if near else known
                 raise self.error(f"{self.name} has no parameter {name!r}{hint}")
         try:
             return msgspec.convert(values, self.params, strict=strict)
         except msgspec.ValidationError as error:
             raise self.error(f"{self.name}: {explain(error)}") from None
-
-
-def _list_known(names: list[str]) -> str:
-    return f"; it has {', '.join(names)}" if names else "; it has none"
 
 
 def explain(error: msgspec.ValidationError) -> str:

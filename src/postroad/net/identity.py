@@ -74,7 +74,14 @@ class ServiceIdentity:
         self._limits = limits
         self._is_secure = is_secure
         self._secret = secret
-        self._profile = _choose_versions(protocol, is_secure=is_secure)
+        profile, oldest = (
+            PROFILES[protocol.profile].up_to(protocol.version_max),
+            protocol.version_min,
+        )
+        if oldest is None and is_secure and _NAMING_VERSION in profile.versions:
+            # Older versions send no name that could be compared with the certificate.
+            oldest = _NAMING_VERSION
+        self._profile = profile.since(oldest)
         if secret is not None:
             self._profile = self._profile.proving()
         self._algorithms = {name: load_algorithm(name) for name in protocol.compressions}
@@ -108,7 +115,7 @@ class ServiceIdentity:
             hello=hello,
             advertised_ip=ip,
             limits=limits,
-            wall_clock=_epoch_ms,
+            wall_clock=lambda: time.time_ns() // 1_000_000,
             buffer_cache=BufferCache(),
             algorithms=self._algorithms,
             is_secure=self._is_secure,
@@ -116,15 +123,6 @@ class ServiceIdentity:
             secret=self._secret,
             new_nonce=None if self._secret is None else new_nonce,
         )
-
-
-def _choose_versions(protocol: ProtocolConfig, *, is_secure: bool) -> ProtocolProfile:
-    profile = PROFILES[protocol.profile].up_to(protocol.version_max)
-    oldest = protocol.version_min
-    if oldest is None and is_secure and _NAMING_VERSION in profile.versions:
-        # Older versions send no name that could be compared with the certificate.
-        oldest = _NAMING_VERSION
-    return profile.since(oldest)
 
 
 def _without_version_1(profile: ProtocolProfile, host: str) -> ProtocolProfile:
@@ -177,7 +175,3 @@ def _new_incarnation() -> int:
 
 def new_nonce() -> bytes:
     return secrets.token_bytes(NONCE_BYTES)
-
-
-def _epoch_ms() -> int:
-    return time.time_ns() // 1_000_000

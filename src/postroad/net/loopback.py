@@ -21,6 +21,7 @@ from postroad.net.dispatch import (
     Subscription,
     SubscriptionTable,
     call_handler,
+    call_handler_traced,
     no_handler_reply,
     one_way_handler_reply,
     oversized_reply,
@@ -33,7 +34,6 @@ from postroad.net.requests import (
     stopped_while_in_flight,
     wrong_peer_error,
 )
-from postroad.net.tracing import call_handler_traced
 from postroad.wire import ReplyFrame
 
 

@@ -26,7 +26,7 @@ from postroad.net.connections.server import ServerConnection
 from postroad.net.connections.tunnel import Tunnel
 from postroad.net.connections.tunnel_dialer import TunnelDialer
 from postroad.net.context import ConnectionContext, MessagingStatistics, collect_statistics
-from postroad.net.dispatch import MessageHandler, SubscriptionTable
+from postroad.net.dispatch import MessageHandler, SubscriptionTable, start_send_span
 from postroad.net.identity import (
     ProtocolConfig,
     ServiceIdentity,
@@ -42,7 +42,6 @@ from postroad.net.requests import (
     validate_timeout,
 )
 from postroad.net.tls import TlsConfig
-from postroad.net.tracing import start_send_span
 
 
 class _ServiceState(enum.Enum):

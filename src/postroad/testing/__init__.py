@@ -1,7 +1,6 @@
 """Test tools: a simulator of whole nodes in virtual time, and a broker for unit tests."""
 
 from postroad.testing.broker import RecordedCall, RecordedEvent, Stub, TestBroker
-from postroad.testing.clock import ManualClock
 from postroad.testing.simulation.cluster import PeriodicCheck, SimCluster
 from postroad.testing.simulation.loop import SimLoop
 from postroad.testing.simulation.network import MemoryNetwork
@@ -11,6 +10,7 @@ from postroad.testing.simulation.simulation import (
     CRASH_EXIT_CODE,
     EventLog,
     LivenessFailure,
+    ManualClock,
     SafetyFailure,
     Scenario,
     ScheduledAction,

@@ -13,9 +13,9 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from postroad.testing.clock import ManualClock
 from postroad.testing.simulation.cluster import SimCluster
 from postroad.testing.simulation.network import MemoryNetwork
+from postroad.testing.simulation.simulation import ManualClock
 
 _RUN = pytest.StashKey[SimCluster]()
 

@@ -5,9 +5,9 @@ from postroad.cells.core_discovery.core_discovery import (
     CoreDiscoveryStatistics,
     CoreLocation,
     CoresCallback,
+    MembershipCoreDiscovery,
     StaticCoreDiscovery,
 )
-from postroad.cells.core_discovery.membership import MembershipCoreDiscovery
 from postroad.cells.core_discovery.zookeeper import ZooKeeperCoreDiscovery
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from postroad.cells.addresses import CellPath, DomainInfo
-from postroad.cells.config import CellsConfig, RemoteCommands
+from postroad.cells.config import CellsConfig, DomainStatistics, RemoteCommands
 from postroad.cells.delivery.cell_registry import (
     CellRegistry,
     ForwardedMessage,
@@ -33,7 +33,6 @@ from postroad.cells.messages import CellReply, encode_body
 from postroad.cells.routing.decision import LOCAL_ORIGIN, Forward, LocalDelivery, MessageOrigin
 from postroad.cells.routing.neighbors import NeighborTable
 from postroad.cells.routing.router import SOURCE_HOPS_MAX
-from postroad.cells.statistics import DomainStatistics
 from postroad.cells.tracing import record_forward_span
 from postroad.core import PostroadError, ThrottledLogger, tracing
 from postroad.core.errors import LocalProtocolError, MalformedPayloadError
@@ -125,7 +124,11 @@ class MessageDispatcher:
         self, delivery: LocalDelivery, origin: MessageOrigin, now: float
     ) -> DeliveryFailure | None:
         if delivery.envelope.kind is not MessageKind.MESSAGE:
-            self._route_reply(delivery)
+            # Completes the call of the reply, or forwards it along the cells of its request.
+            envelope = delivery.envelope
+            is_done = self._complete_call(envelope) or envelope.destination.is_complete
+            if not is_done and len(envelope.source) < SOURCE_HOPS_MAX:
+                self.dispatch(envelope.with_source_hop(self.domain.cell(delivery.cell)))
             return None
         runner = self._runners[delivery.cell]
         source, via = self.fairness_key(delivery.envelope, origin)
@@ -307,14 +310,6 @@ class MessageDispatcher:
         return Forward(
             gateway_name(last_hop.domain), reply.with_source_hop(self._address), last_hop.domain
         )
-
-    def _route_reply(self, delivery: LocalDelivery) -> None:
-        """Complete the call of a reply, or forward the reply along the cells of its request."""
-        envelope = delivery.envelope
-        if self._complete_call(envelope) or envelope.destination.is_complete:
-            return
-        if len(envelope.source) < SOURCE_HOPS_MAX:
-            self.dispatch(envelope.with_source_hop(self.domain.cell(delivery.cell)))
 
     def _complete_call(self, envelope: Envelope) -> bool:
         """Complete the local call that a reply belongs to; return False if it is not from here."""

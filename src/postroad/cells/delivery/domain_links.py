@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from postroad.cells.addresses import ANY, DomainInfo, Role
+from postroad.cells.config import LinkStatistics
 from postroad.cells.delivery.cell_registry import ForwardedMessage, gateway_name
 from postroad.cells.delivery.cell_runner import CellRunner
 from postroad.cells.delivery.dispatcher import MessageDispatcher
@@ -23,9 +24,8 @@ from postroad.cells.delivery.fast_paths import FastPath, find_fast_path
 from postroad.cells.errors import NoRouteError
 from postroad.cells.routing.decision import MessageOrigin
 from postroad.cells.routing.route import Route, RouteType
-from postroad.cells.routing.route_cache import CacheSection
+from postroad.cells.routing.route_table import CacheSection
 from postroad.cells.shell.system_cells import make_tunnel_cell
-from postroad.cells.statistics import LinkStatistics
 from postroad.core.errors import (
     ConfigError,
     ConnectionClosedError,

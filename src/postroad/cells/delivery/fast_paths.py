@@ -30,8 +30,7 @@ from postroad.cells.delivery.envelope_codec import (
 from postroad.cells.messages import BYTES, JSON, MSGPACK, TEXT, CellMessage, CellReply, encode_body
 from postroad.cells.routing.decision import LOCAL_ORIGIN, Forward, LocalDelivery, MessageOrigin
 from postroad.cells.routing.route import RouteType
-from postroad.cells.routing.route_cache import Dependency
-from postroad.cells.routing.route_table import RouteTable
+from postroad.cells.routing.route_table import Dependency, RouteTable
 from postroad.cells.tracing import may_carry_trace
 from postroad.core import tracing
 from postroad.core.errors import ConfigError

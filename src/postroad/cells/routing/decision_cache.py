@@ -23,8 +23,13 @@ from postroad.cells.routing.decision import (
 )
 from postroad.cells.routing.rendezvous import NUMBER_MASK, candidate_weight, message_weight
 from postroad.cells.routing.route import RouteType
-from postroad.cells.routing.route_cache import CacheSection, Dependency, RouteCache
-from postroad.cells.routing.route_table import RouteTable, key_of_exacts
+from postroad.cells.routing.route_table import (
+    CacheSection,
+    Dependency,
+    RouteCache,
+    RouteTable,
+    key_of_exacts,
+)
 from postroad.cells.routing.router import SOURCE_HOPS_MAX, RouteResolution
 
 

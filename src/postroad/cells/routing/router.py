@@ -47,8 +47,7 @@ from postroad.cells.routing.decision import (
 )
 from postroad.cells.routing.rendezvous import rank_for_message, rendezvous_rank_by
 from postroad.cells.routing.route import Route, RouteType
-from postroad.cells.routing.route_cache import Dependency
-from postroad.cells.routing.route_table import RouteTable
+from postroad.cells.routing.route_table import Dependency, RouteTable
 
 STEPS_MAX = 16
 """Aliases that a hop may follow in one domain; more are aliases in a circle."""

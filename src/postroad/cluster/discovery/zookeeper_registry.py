@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 def registry_path(root: str, cluster: str, kind: str) -> str:
     """Return the path of a registry; raises ConfigError if the root is not a path."""
-    return f"{_check_root(root)}/{encode_znode_name(validate_cluster_name(cluster))}/{kind}"
+    top, *nodes = root.rstrip("/").split("/")
+    if top or not root or any(not n.isprintable() or n in ("", ".", "..") for n in nodes):
+        raise ConfigError(f"cannot use ZooKeeper root {root!r}: the form is /path")
+    return "/".join(("", *nodes, encode_znode_name(validate_cluster_name(cluster)), kind))
 
 
 def encode_znode_name(name: str) -> str:
@@ -41,14 +44,6 @@ def decode_znode_name(node: str) -> str | None:
     """Return the name that a znode name encodes, or None if it is not in canonical form."""
     name = unquote(node)
     return name if encode_znode_name(name) == node else None
-
-
-def _check_root(root: str) -> str:
-    """Return the path without a trailing slash, or raise ConfigError."""
-    top, *nodes = root.rstrip("/").split("/")
-    if top or not root or any(not n.isprintable() or n in ("", ".", "..") for n in nodes):
-        raise ConfigError(f"cannot use ZooKeeper root {root!r}: the form is /path")
-    return "/".join(("", *nodes)) if nodes else ""
 
 
 T = TypeVar("T")

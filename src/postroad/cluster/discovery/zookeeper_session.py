@@ -82,7 +82,11 @@ class ZooKeeperSession:
             },
             logger=self._log,
         )
-        self._client.add_listener(self._on_state)
+        self._client.add_listener(
+            lambda state: self._call_soon_threadsafe(
+                self._set_connected, state == KazooState.CONNECTED
+            )
+        )
         self._is_closed = False
         self.is_connected = False
         # When `is_connected` changed last.
@@ -196,9 +200,6 @@ class ZooKeeperSession:
             raise ConnectionError(f"{type(error).__name__} at {path}") from error
 
     # In kazoo's threads.
-
-    def _on_state(self, state: str) -> None:
-        self._call_soon_threadsafe(self._set_connected, state == KazooState.CONNECTED)
 
     def _on_event(self, event: Any) -> None:
         # An event without a path reports lost watches, as the connection loss did already.

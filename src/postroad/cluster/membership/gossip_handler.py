@@ -60,7 +60,18 @@ class GossipHandler:
             requested_address = self._state_sync.requested_address(packet.nonce)
             is_trusted = self._state_sync.is_trusted(packet.nonce)
             if requested_address is not None and is_trusted:
-                self._record_name_holder(packet, requested_address, arrival.now)
+                # Which process holds this name according to the replying member.
+                local = self._member_table.local
+                holders = [local.instance] if packet.agrees else []
+                holders += [
+                    record.instance
+                    for record in packet.records
+                    if record.name == local.name and record.state.is_active
+                ]
+                for instance in holders:
+                    self._name_conflicts.record_name_holder(
+                        requested_address, instance, arrival.now
+                    )
         elif isinstance(packet, ProbeAckPacket):
             is_trusted = self._prober.is_pending(packet.nonce)
         source = GossipSource(arrival.origin, arrival.in_stream, is_trusted)
@@ -71,17 +82,6 @@ class GossipHandler:
                 self.admit(record, arrival.now)
             else:
                 self.apply_record(record, arrival.now, source)
-
-    def _record_name_holder(
-        self, sync: SyncReplyPacket, requested_address: Address, now: float
-    ) -> None:
-        """Record which process holds this name according to the replying member."""
-        local = self._member_table.local
-        if sync.agrees:
-            self._name_conflicts.record_name_holder(requested_address, local.instance, now)
-        for record in sync.records:
-            if record.name == local.name and record.state.is_active:
-                self._name_conflicts.record_name_holder(requested_address, record.instance, now)
 
     def apply_record(self, record: MemberRecord, now: float, source: GossipSource) -> None:
         """Apply a record of any node, received from any source."""

@@ -171,7 +171,10 @@ class MemberTable:
     def merge(self, record: MemberRecord, now: float) -> MergeResult:
         """Merge a record of another node, received from any source."""
         entry = self.entries.get(record.name)
-        if self.is_incarnation_out_of_range(record, None if entry is None else entry.record):
+        incarnation = 0 if entry is None else entry.record.incarnation
+        highest = max(self.local.incarnation, incarnation, _CLOCK_MAX) + INCARNATION_JUMP_MAX
+        if record.incarnation > highest:
+            # Too high, unless the member itself confirms it.
             return MergeResult.INCARNATION_OUT_OF_RANGE
         if entry is None:
             if record.state is MemberState.LEFT and not is_authentic_leave(
@@ -200,16 +203,6 @@ class MemberTable:
             is_changed = self._confirm(entry, record)
         is_changed |= self._update_properties(entry, record)
         return MergeResult.APPLIED if is_changed else MergeResult.STALE
-
-    def is_incarnation_out_of_range(
-        self, record: MemberRecord, current: MemberRecord | None
-    ) -> bool:
-        """Return whether the incarnation is too high, unless the member itself confirms it."""
-        incarnation = current.incarnation if current else 0
-        return (
-            record.incarnation
-            > max(self.local.incarnation, incarnation, _CLOCK_MAX) + INCARNATION_JUMP_MAX
-        )
 
     def confirm_alive(self, entry: MemberEntry, incarnation: int, now: float) -> None:
         """Apply the incarnation that a member sent in its own ack; it needs no further proof."""

@@ -225,7 +225,7 @@ class StateSync:
             newer = [
                 record
                 for record in self._all_records()
-                if _is_newer(record, received.get(record.name))
+                if (theirs := received.get(record.name)) is None or _is_newer(record, theirs)
             ]
             if newer:
                 packet = GossipPacket(records=self._fit(newer))
@@ -249,9 +249,7 @@ class StateSync:
         return fitting
 
 
-def _is_newer(ours: MemberRecord, theirs: MemberRecord | None) -> bool:
-    if theirs is None:
-        return True
+def _is_newer(ours: MemberRecord, theirs: MemberRecord) -> bool:
     if ours.instance != theirs.instance:
         return ours.supersedes(theirs)
     return ours.precedence > theirs.precedence or ours.version > theirs.version

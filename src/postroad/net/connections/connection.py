@@ -260,12 +260,6 @@ class PeerConnection(asyncio.Protocol):
         if is_reading:
             transport.resume_reading()
 
-    def _wait_for_frame_capacity(self) -> None:
-        """Pause reading until there is memory for the large frame that has started."""
-        if self._capacity_timer is None:
-            self._schedule_capacity_check()
-            self._update_backpressure()
-
     def _schedule_capacity_check(self) -> None:
         self._capacity_timer = self._loop.call_later(_CAPACITY_CHECK_S, self._check_capacity)
 
@@ -459,8 +453,10 @@ class PeerConnection(asyncio.Protocol):
         self.wire.needs_attention = False
         if self.wire.failure is not None:
             self._fail(self.wire.failure)
-        elif self._share.is_waiting:
-            self._wait_for_frame_capacity()
+        elif self._share.is_waiting and self._capacity_timer is None:
+            # Pause reading until there is memory for the large frame that has started.
+            self._schedule_capacity_check()
+            self._update_backpressure()
         self._set_timer(min(self.wire.deadline(), self._own_deadline()))
 
     def _bytes_flushed(self) -> int:

@@ -181,9 +181,14 @@ class ConnectionPool:
 
     async def acquire_exclusive(self, address: Address, *, retry: bool) -> ClientConnection:
         """Return a connection that only the caller uses; it must release() it."""
-        return await self._dial_with_retry(
-            address, partial(self._dial_exclusive, address), retry=retry
-        )
+
+        async def dial() -> ClientConnection:
+            self.evict_idle()
+            connection = await self._dialing_alone.run(self._dial(address))
+            self._unshared[connection] = None
+            return connection
+
+        return await self._dial_with_retry(address, dial, retry=retry)
 
     async def _dial_with_retry(
         self, address: Address, dial: Callable[[], Awaitable[ClientConnection]], *, retry: bool
@@ -215,12 +220,6 @@ class ConnectionPool:
     def last_failure(self, address: Address) -> str | None:
         """Return why the last dial of the address failed, or None if it succeeded."""
         return self._failures.get(address)
-
-    async def _dial_exclusive(self, address: Address) -> ClientConnection:
-        self.evict_idle()
-        connection = await self._dialing_alone.run(self._dial(address))
-        self._unshared[connection] = None
-        return connection
 
     def release(self, connection: ClientConnection, reason: str) -> None:
         """Close an exclusive connection."""

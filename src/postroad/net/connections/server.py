@@ -34,6 +34,7 @@ from postroad.net.dispatch import (
     Subscription,
     SubscriptionTable,
     call_handler,
+    call_handler_traced,
     error_reply,
     no_handler_reply,
     one_way_handler_reply,
@@ -41,7 +42,6 @@ from postroad.net.dispatch import (
     reply_from_task,
     to_handler_result,
 )
-from postroad.net.tracing import call_handler_traced
 from postroad.wire import (
     CancelFrame,
     ConnectionEvent,

@@ -13,6 +13,7 @@ from postroad.core.limits import DATAGRAM_BYTES_MAX
 from postroad.testing.simulation.network.hosts import (
     WILDCARD,
     SimHost,
+    SimTransport,
     SocketAddress,
     complete,
     is_address,
@@ -27,7 +28,7 @@ _INBOX_BYTES_MAX = 208 * 1024
 _DATAGRAM_COST_BYTES = 256
 
 
-class MemoryDatagramTransport(asyncio.DatagramTransport):
+class MemoryDatagramTransport(SimTransport, asyncio.DatagramTransport):
     """A simulated UDP socket; `remote` is set for a connected one."""
 
     def __init__(
@@ -45,11 +46,9 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
         self.host = host
         self.remote = remote
         self._context: Context = copy_context()
-        self._protocol: asyncio.DatagramProtocol | None = None
         self._inbox: deque[tuple[bytes, SocketAddress] | OSError] = deque()
         self._inbox_bytes = 0
         self._is_read_scheduled = False
-        self._is_closing = False
         # When the last datagram to each target arrives.
         self._latest: dict[SocketAddress, float] = {}
         host.sockets[self] = None
@@ -99,16 +98,6 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
             return
         self.close_by_kernel()
         self._loop.call_soon(self._notify_closed, context=self._context)
-
-    def is_closing(self) -> bool:
-        return self._is_closing
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        assert self._protocol is not None
-        return self._protocol
-
-    def set_protocol(self, protocol: Any) -> None:
-        self._protocol = protocol
 
     def get_write_buffer_size(self) -> int:
         return 0

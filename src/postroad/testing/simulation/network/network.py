@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from postroad.core.errors import ConfigError, UsageError
-from postroad.testing.simulation.network.conditions import DEFAULT_CONDITIONS, LinkTable
 from postroad.testing.simulation.network.datagram import MemoryDatagramTransport
-from postroad.testing.simulation.network.hosts import WILDCARD, NameService, SimHost, SocketAddress
+from postroad.testing.simulation.network.hosts import (
+    DEFAULT_CONDITIONS,
+    WILDCARD,
+    LinkTable,
+    NameService,
+    SimHost,
+    SocketAddress,
+)
 from postroad.testing.simulation.network.server import DialAttempt, MemoryServer
 from postroad.testing.simulation.network.transport import MemoryTransport, reset_error
 from postroad.testing.simulation.simulation import EventLog

@@ -123,14 +123,6 @@ class MemoryServer(asyncio.AbstractServer):
             self._forever.cancel()
         self._complete_if_closed()
 
-    def close_clients(self) -> None:
-        for transport in list(self._open):
-            transport.close()
-
-    def abort_clients(self) -> None:
-        for transport in list(self._open):
-            transport.abort()
-
     async def wait_closed(self) -> None:
         """Return when the server and every connection it accepted are closed."""
         await asyncio.shield(self._all_closed)

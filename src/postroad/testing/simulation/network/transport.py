@@ -9,7 +9,7 @@ from collections import deque
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast
 
-from postroad.testing.simulation.network.hosts import SimHost, SocketAddress, complete
+from postroad.testing.simulation.network.hosts import SimHost, SimTransport, SocketAddress, complete
 from postroad.testing.simulation.network.pipe import Pipe, StreamEnd
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def reset_error() -> ConnectionResetError:
     return ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
 
-class MemoryTransport(asyncio.Transport):
+class MemoryTransport(SimTransport, asyncio.Transport):
     """One end of a simulated TCP connection.
 
     The network calls `on_...`, `reset_by_kernel`, `close_by_kernel` and `power_off` from outside
@@ -53,7 +53,6 @@ class MemoryTransport(asyncio.Transport):
         self._network = network
         self.host = host
         self._context = context
-        self._protocol: asyncio.BaseProtocol | None = None
         self.local, self.remote = local, remote
         self._server = server
         # Reading starts after `connection_made`.
@@ -63,7 +62,6 @@ class MemoryTransport(asyncio.Transport):
         # A host with a read rate reads no earlier.
         self._next_read = 0.0
         self._saw_eof = False
-        self._is_closing = False
         self._buffer: deque[memoryview] = deque()
         self._buffered_bytes = 0
         self._high_bytes = _HIGH_WATER_BYTES
@@ -92,16 +90,6 @@ class MemoryTransport(asyncio.Transport):
     def _on_connection_made(self) -> None:
         self._is_connection_made = True
         self.get_protocol().connection_made(self)
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        assert self._protocol is not None
-        return self._protocol
-
-    def is_closing(self) -> bool:
-        return self._is_closing
 
     def close(self) -> None:
         """Stop reading, write the buffer, then close."""
