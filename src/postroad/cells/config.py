@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -11,7 +10,7 @@ from postroad.cells.addresses import DomainInfo
 from postroad.cells.routing.advertiser import RouteAdvertiserConfig
 from postroad.cells.routing.route_learner import RouteLearnerConfig
 from postroad.core.errors import ConfigError
-from postroad.core.limits import MIB
+from postroad.core.limits import MIB, check_positive
 
 RemoteCommands: TypeAlias = Literal["off", "read", "change"]
 """Commands that other domains may run here: none, read-only ones, or all."""
@@ -50,10 +49,7 @@ class CellsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Times of the route learner."""
 
     def __post_init__(self) -> None:
-        for field in self.__struct_fields__:
-            value = getattr(self, field)
-            if isinstance(value, int | float) and not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"{field}={value!r} must be a finite number above 0")
+        check_positive(self)
         if self.redial_initial_delay_s > self.redial_max_delay_s:
             raise ConfigError(
                 f"redial_initial_delay_s={self.redial_initial_delay_s} is above "

@@ -108,6 +108,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return self.heartbeat_interval_s > 0
 
 
+def check_positive(settings: msgspec.Struct) -> None:
+    """Raise ConfigError unless all numbers among the settings are finite and above 0."""
+    for field, value in msgspec.structs.asdict(settings).items():
+        if isinstance(value, int | float) and not (math.isfinite(value) and value > 0):
+            raise ConfigError(f"{field}={value!r} must be a finite number above 0")
+
+
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """When something that failed is tried again, and how often."""
 
@@ -121,10 +128,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Factor by which the delay grows with each attempt, before jitter."""
 
     def __post_init__(self) -> None:
-        for field in self.__struct_fields__:
-            value = getattr(self, field)
-            if not math.isfinite(value) or value <= 0:
-                raise ConfigError(f"{field}={value!r} must be a finite number above 0")
+        check_positive(self)
         if self.backoff_factor < 1:
             raise ConfigError(f"backoff_factor={self.backoff_factor!r} must be 1 or more")
 

@@ -170,64 +170,32 @@ class Tracer(Protocol):
         """Undo an `attach`."""
 
 
-class Span:
+class Span(msgspec.Struct, eq=False, weakref=True):
     """One traced operation, recorded when it ends.
 
     As a context manager it is the current span inside the block and ends with it.
     """
 
-    __slots__ = (
-        "_scope",
-        "attributes",
-        "code",
-        "context",
-        "end_ns",
-        "error",
-        "kind",
-        "layer",
-        "links",
-        "name",
-        "node",
-        "parent",
-        "peer",
-        "start_ns",
-        "started",
-        "tracer",
-    )
-
-    def __init__(
-        self,
-        tracer: Tracer,
-        context: SpanContext,
-        parent: SpanContext | None,
-        name: str,
-        kind: SpanKind,
-        layer: str,
-        node: str = "",
-        peer: str = "",
-        links: Sequence[SpanContext] = (),
-        start_ns: int = 0,
-        started: int = 0,
-    ) -> None:
-        self.tracer = tracer
-        self.context = context
-        self.parent = parent
-        self.name = name
-        self.kind = kind
-        self.layer = layer
-        self.node = node
-        self.peer = peer
-        self.links = links
-        self.start_ns = start_ns
-        # Monotonic clock of the tracer.
-        self.started = started
-        # 0 until the span has ended.
-        self.end_ns = 0
-        # Text and code of the error that ended the span; None and 0 without one.
-        self.error: str | None = None
-        self.code = 0
-        # Created on demand: most spans have none.
-        self.attributes: dict[str, Attribute] | None = None
+    tracer: Tracer
+    context: SpanContext
+    parent: SpanContext | None
+    name: str
+    kind: SpanKind
+    layer: str
+    node: str = ""
+    peer: str = ""
+    links: Sequence[SpanContext] = ()
+    start_ns: int = 0
+    started: int = 0
+    """Monotonic clock of the tracer."""
+    end_ns: int = 0
+    """0 until the span has ended."""
+    error: str | None = None
+    code: int = 0
+    """Text and code of the error that ended the span; None and 0 without one."""
+    attributes: dict[str, Attribute] | None = None
+    """Created on demand: most spans have none."""
+    _scope: SpanScope | None = None
 
     def set_attribute(self, name: str, value: Attribute) -> None:
         """Set an attribute of the span."""
@@ -255,7 +223,7 @@ class Span:
         return SpanScope(self)
 
     def __enter__(self) -> Self:
-        self._scope = self.scope
+        self._scope = SpanScope(self)
         self._scope.__enter__()
         return self
 
@@ -265,7 +233,8 @@ class Span:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._scope.__exit__()
+        if self._scope is not None:
+            self._scope.__exit__()
         self.end(error)
 
     def __repr__(self) -> str:

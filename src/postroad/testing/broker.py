@@ -47,26 +47,25 @@ class RecordedEvent(msgspec.Struct, frozen=True):
     """`emit`, `broadcast` or `broadcast_local`."""
 
 
-class Stub:
+class Stub(msgspec.Struct, eq=False):
     """Replaces an action."""
 
-    def __init__(
-        self, action: str, return_value: Any, raises: BaseException | None, side_effect: Next | None
-    ) -> None:
-        self.action = action
-        self.calls: list[Context] = []
-        self._return_value = return_value
-        self._raises = raises
-        self._side_effect = side_effect
+    action: str
+    """The full name of the action."""
+    return_value: Any
+    raises: BaseException | None
+    side_effect: Next | None
+    calls: list[Context] = []
+    """The contexts of its calls."""
 
     async def call(self, ctx: Context) -> Any:
         """Record the call, and return or raise its result."""
         self.calls.append(ctx)
-        if self._raises is not None:
-            raise self._raises
-        if self._side_effect is None:
-            return self._return_value
-        result = self._side_effect(ctx)
+        if self.raises is not None:
+            raise self.raises
+        if self.side_effect is None:
+            return self.return_value
+        result = self.side_effect(ctx)
         return await result if inspect.isawaitable(result) else result
 
 

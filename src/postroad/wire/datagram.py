@@ -159,38 +159,34 @@ class Unsealed(NamedTuple):
     """Queued bodies to seal and send to the target, now that its epoch is known."""
 
 
-class _Peer:
+class _Peer(msgspec.Struct):
     """State of an address that datagrams are sent to."""
 
-    __slots__ = ("answered", "epoch", "held")
+    epoch: bytes | None = None
+    answered: int = 0
+    """Number of the latest datagram that was answered with an epoch."""
+    held: deque[tuple[bytes, float]] = msgspec.field(
+        default_factory=lambda: deque(maxlen=_QUEUED_MAX)
+    )
 
-    def __init__(self) -> None:
-        self.epoch: bytes | None = None
-        # Number of the latest datagram that was answered with an epoch.
-        self.answered = 0
-        self.held: deque[tuple[bytes, float]] = deque(maxlen=_QUEUED_MAX)
 
-
-class _ReplayWindow:
+class _ReplayWindow(msgspec.Struct):
     """Replay window: the numbers received from one process."""
 
-    __slots__ = ("_highest", "_seen")
-
-    def __init__(self) -> None:
-        self._highest = 0
-        # One bit for each of the latest numbers; bit 0 is the highest number.
-        self._seen = 0
+    highest: int = 0
+    seen: int = 0
+    """One bit for each of the latest numbers; bit 0 is the highest number."""
 
     def accept(self, number: int) -> bool:
         """Record a number; return False if it was received before or is older than the window."""
-        ahead = number - self._highest
+        ahead = number - self.highest
         if ahead > 0:
-            self._seen = (self._seen << min(ahead, _WINDOW) | 1) & ((1 << _WINDOW) - 1)
-            self._highest = number
+            self.seen = (self.seen << min(ahead, _WINDOW) | 1) & ((1 << _WINDOW) - 1)
+            self.highest = number
             return True
-        if ahead <= -_WINDOW or self._seen >> -ahead & 1:
+        if ahead <= -_WINDOW or self.seen >> -ahead & 1:
             return False
-        self._seen |= 1 << -ahead
+        self.seen |= 1 << -ahead
         return True
 
 

@@ -114,14 +114,7 @@ _LAYOUTS: dict[HelloField, tuple[str, struct.Struct | None]] = {
     HelloField.TRACES: ("accepts_traces", _FLAG),
     HelloField.NONCE: ("nonce", struct.Struct(f"{NONCE_BYTES}s")),
 }
-_REQUIRED = frozenset(
-    {
-        HelloField.CLUSTER,
-        HelloField.NAME,
-        HelloField.INCARNATION,
-        HelloField.FRAME_BYTES_MAX,
-    }
-)
+_REQUIRED = frozenset({"cluster", "name", "incarnation", "frame_bytes_max"})
 _PARTS = frozenset({HelloField.ROLE, HelloField.ZONE})
 
 
@@ -148,7 +141,7 @@ def decode_hello(body: bytes) -> HelloFrame:
     for tag, (attribute, layout) in _LAYOUTS.items():
         value = fields.get(tag)
         if value is None:
-            if tag in _REQUIRED:
+            if attribute in _REQUIRED:
                 raise MalformedFrameError(f"hello lacks its {attribute}")
         elif layout is not None:
             if len(value) != layout.size:

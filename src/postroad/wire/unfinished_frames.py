@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
+import msgspec
+
 from postroad.core.limits import KIB
 
 # A large frame with less progress than this is stalled, if others wait for its memory.
@@ -169,75 +171,62 @@ class UnfinishedFrames:
             )
 
 
-class Share:
+class Share(msgspec.Struct, eq=False):
     """The part of the budget that one connection uses."""
 
-    __slots__ = (
-        "_budget",
-        "_checked_bytes",
-        "checked_at",
-        "frame_bytes",
-        "is_waiting",
-        "name",
-        "owner",
-        "peer",
-        "piece_bytes",
-        "received_bytes",
-        "requested_bytes",
-    )
-
-    def __init__(self, budget: UnfinishedFrames, peer: str, owner: ShareOwner | None) -> None:
-        self._budget = budget
-        self.peer = peer
-        # Name in the hello of the peer; set before anything is reserved.
-        self.name = ""
-        self.owner = owner
-        self.piece_bytes = 0
-        self.frame_bytes = 0
-        # Whether the owner must not read until `on_capacity`, and the size it waits for.
-        self.is_waiting = False
-        self.requested_bytes = 0
-        # Bytes received of the frame with reserved memory, and the same at the last stall check.
-        self.received_bytes = 0
-        self.checked_at: float | None = None
-        self._checked_bytes = 0
+    budget: UnfinishedFrames
+    peer: str
+    owner: ShareOwner | None
+    name: str = ""
+    """Name in the hello of the peer; set before anything is reserved."""
+    piece_bytes: int = 0
+    frame_bytes: int = 0
+    is_waiting: bool = False
+    """Whether the owner must not read until `on_capacity`."""
+    requested_bytes: int = 0
+    """The size that it waits for."""
+    received_bytes: int = 0
+    """Bytes received of the frame with reserved memory."""
+    checked_at: float | None = None
+    checked_bytes: int = 0
+    """The received bytes at the last stall check."""
 
     def hold_piece(self, size: int) -> bool:
         """Count bytes that arrived already; return False if this connection must close instead."""
-        self._budget.set_piece(self, size)
-        return self._budget.evict_pieces(self)
+        self.budget.set_piece(self, size)
+        return self.budget.evict_pieces(self)
 
     def reserve(self, size: int) -> bool:
         """Reserve memory for a frame; return False if the owner must wait for `on_capacity`."""
         if self.is_waiting:
             return False
-        if not self._budget.fits(self, size):
+        if not self.budget.fits(self, size):
             self.requested_bytes = size
-            self._budget.enqueue(self)
+            self.budget.enqueue(self)
             return False
-        self._budget.set_frame(self, size)
+        self.budget.set_frame(self, size)
         return True
 
     def evict_stalled(self, now: float) -> None:
         """Evict stalled frames of other connections if this one waits."""
         if self.is_waiting:
-            self._budget.evict_stalled(self, now)
+            self.budget.evict_stalled(self, now)
 
     def is_stalled(self, now: float) -> bool:
         """Return whether the frame made too little progress since the last check."""
         since = self.checked_at
         if since is not None:
-            progress = self.received_bytes - self._checked_bytes
+            progress = self.received_bytes - self.checked_bytes
             if now - since < _STALL_CHECK_INTERVAL_S:
                 return False
             if progress < _BYTES_PER_S_MIN * (now - since):
                 return True
-        self.checked_at, self._checked_bytes = now, self.received_bytes
+        self.checked_at, self.checked_bytes = now, self.received_bytes
         return False
 
     def release(self) -> None:
         """Return all memory and stop waiting."""
-        budget = self._budget
+        budget = self.budget
         if self.is_waiting:
             budget.dequeue(self)
         if self.piece_bytes:

@@ -25,7 +25,7 @@ from postroad.cells.errors import NoRouteError
 from postroad.cells.routing.decision import MessageOrigin
 from postroad.cells.routing.route import Route, RouteType
 from postroad.cells.routing.route_table import CacheSection
-from postroad.cells.shell.system_cells import make_tunnel_cell
+from postroad.cells.shell.system_cells import TunnelCell
 from postroad.core.errors import (
     ConfigError,
     ConnectionClosedError,
@@ -300,7 +300,11 @@ class DomainLinks:
         """Register a tunnel; raises HandshakeRejectedError if the peer may not open one."""
         domain = self._identify(tunnel)
         link = DomainLink(tunnel, domain, self._dispatcher, self)
-        cell = make_tunnel_cell(link)
+        try:
+            cell = TunnelCell(link)
+        except ConfigError as error:
+            text = f"invalid name of domain {domain.name}: {error}"
+            raise HandshakeRejectedError(text) from None
         previous = self.by_domain.get(domain.name)
         if previous is not None:
             if previous.incarnation > link.incarnation:

@@ -268,20 +268,17 @@ class DeliverFastPath:
         return decode_envelope(data).with_destination(self._destination)
 
 
-class ReplyFastPath:
+class ReplyFastPath(NamedTuple):
     """Completes calls of this domain with their replies."""
 
-    __slots__ = ("_dispatcher", "_path")
-
-    def __init__(self, dispatcher: MessageDispatcher, path: CellPath) -> None:
-        """`path` is the source path of the replies."""
-        self._dispatcher = dispatcher
-        self._path = path
+    dispatcher: MessageDispatcher
+    path: CellPath
+    """Source path of the replies."""
 
     def try_handle(self, data: bytes, at: int, now: float) -> bool:
         short = decode_short_reply(data, at)
         if short is not None:
-            return self._dispatcher.on_reply(*short)
+            return self.dispatcher.on_reply(*short)
         fields = decode_fast(data, at)
         if fields is None:
             return False
@@ -292,8 +289,8 @@ class ReplyFastPath:
             or tail.content_type not in _FAST_CONTENT_TYPES
         ):
             return False
-        reply = CellReply(tail.content_type, tail.payload, self._path)
-        return self._dispatcher.on_reply(tail.in_reply_to, reply)
+        reply = CellReply(tail.content_type, tail.payload, self.path)
+        return self.dispatcher.on_reply(tail.in_reply_to, reply)
 
 
 class CallFastPath(NamedTuple):

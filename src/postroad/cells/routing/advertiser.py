@@ -7,7 +7,6 @@ changes wait, and the next update contains them all.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 
 import msgspec
@@ -23,7 +22,7 @@ from postroad.cells.routing.advertisements import (
 )
 from postroad.cells.routing.route import RouteType
 from postroad.cells.routing.route_table import RouteTable
-from postroad.core.errors import ConfigError
+from postroad.core.limits import check_positive
 from postroad.core.timing import NEVER
 
 
@@ -38,10 +37,7 @@ class RouteAdvertiserConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How often the version that a peer has is queried."""
 
     def __post_init__(self) -> None:
-        for field in self.__struct_fields__:
-            value = getattr(self, field)
-            if not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"{field}={value!r} must be a finite number above 0")
+        check_positive(self)
 
 
 class _PeerGroup:
@@ -56,18 +52,18 @@ class _PeerGroup:
         self.digest = advertisement.digest()
 
 
-class _AdvertisedPeer:
+class _AdvertisedPeer(msgspec.Struct, eq=False):
     """Peer and the progress of its acknowledgements."""
 
-    def __init__(self, group: _PeerGroup, now: float, config: RouteAdvertiserConfig) -> None:
-        self.group = group
-        # Numbers of the last acknowledged update and of the one in flight; 0 if none.
-        self.acknowledged = 0
-        self.in_flight = 0
-        self.resend_s = config.resend_first_s
-        self.sent_at = -NEVER
-        # When to resend, or to query.
-        self.due = now
+    group: _PeerGroup
+    resend_s: float
+    due: float
+    """When to resend, or to query."""
+    acknowledged: int = 0
+    """Number of the last acknowledged update; 0 if none."""
+    in_flight: int = 0
+    """Number of the update in flight; 0 if none."""
+    sent_at: float = -NEVER
 
     @property
     def is_acknowledged(self) -> bool:
@@ -152,7 +148,9 @@ class RouteAdvertiser:
         if role is Role.SATELLITE and self.domain.role is Role.SATELLITE:
             self._peers.pop(name, None)
             return
-        peer = self._peers[name] = _AdvertisedPeer(self._groups[role], now, self.config)
+        peer = self._peers[name] = _AdvertisedPeer(
+            self._groups[role], self.config.resend_first_s, due=now
+        )
         self._send(name, peer, now)
 
     def peer_down(self, name: str) -> None:

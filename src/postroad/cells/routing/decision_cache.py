@@ -9,7 +9,9 @@ and unusual messages are routed by `RouteResolution` each time.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
+
+import msgspec
 
 from postroad.cells.addresses import ANY, CellAddress, DomainInfo
 from postroad.cells.delivery.envelope import Envelope, MessageKind
@@ -33,42 +35,31 @@ from postroad.cells.routing.route_table import (
 from postroad.cells.routing.router import SOURCE_HOPS_MAX, RouteResolution
 
 
-class ForwardPlan:
+class ForwardPlan(msgspec.Struct, frozen=True):
     """Cached decision: forward through one gateway."""
 
-    __slots__ = ("_gateway", "_selected_target", "_sender", "depends_on_domains")
-    size = 1
-
-    def __init__(
-        self, forward: Forward, sender: CellAddress, depends_on_domains: frozenset[str]
-    ) -> None:
-        self._gateway = forward.gateway
-        self._selected_target = forward.selected_target
-        self._sender = sender
-        self.depends_on_domains = depends_on_domains
+    gateway: str
+    selected_target: str | None
+    sender: CellAddress
+    depends_on_domains: frozenset[str]
+    size: ClassVar[int] = 1
 
     def apply(self, envelope: Envelope) -> RoutingDecision:
-        outgoing = envelope.with_source_hop(self._sender)
-        return RoutingDecision((), (Forward(self._gateway, outgoing, self._selected_target),))
+        outgoing = envelope.with_source_hop(self.sender)
+        return RoutingDecision((), (Forward(self.gateway, outgoing, self.selected_target),))
 
 
-class DeliverPlan:
+class DeliverPlan(msgspec.Struct, frozen=True):
     """Cached decision: deliver to one cell."""
 
-    __slots__ = ("_address", "_cell", "_route_name", "depends_on_domains")
-    size = 1
-
-    def __init__(
-        self, delivery: LocalDelivery, address: CellAddress, depends_on_domains: frozenset[str]
-    ) -> None:
-        self._cell = delivery.cell
-        self._route_name = delivery.route_name
-        self._address = address
-        self.depends_on_domains = depends_on_domains
+    address: CellAddress
+    route_name: str | None
+    depends_on_domains: frozenset[str]
+    size: ClassVar[int] = 1
 
     def apply(self, envelope: Envelope) -> RoutingDecision:
-        delivered = envelope.with_destination(envelope.destination.delivered_to(self._address))
-        return RoutingDecision((LocalDelivery(self._cell, delivered, self._route_name),))
+        delivered = envelope.with_destination(envelope.destination.delivered_to(self.address))
+        return RoutingDecision((LocalDelivery(self.address.cell, delivered, self.route_name),))
 
 
 class FanOutPlan:
@@ -98,10 +89,15 @@ def make_plan(
     decision: RoutingDecision, depends_on_domains: frozenset[str], domain: CellAddress
 ) -> RoutingPlan:
     parts: list[ForwardPlan | DeliverPlan] = [
-        DeliverPlan(delivery, CellAddress(delivery.cell, domain.domain), depends_on_domains)
+        DeliverPlan(
+            CellAddress(delivery.cell, domain.domain), delivery.route_name, depends_on_domains
+        )
         for delivery in decision.deliveries
     ]
-    parts += [ForwardPlan(forward, domain, depends_on_domains) for forward in decision.forwards]
+    parts += [
+        ForwardPlan(forward.gateway, forward.selected_target, domain, depends_on_domains)
+        for forward in decision.forwards
+    ]
     return parts[0] if len(parts) == 1 else FanOutPlan(parts, depends_on_domains)
 
 

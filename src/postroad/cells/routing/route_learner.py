@@ -60,16 +60,15 @@ class RouteChanges(msgspec.Struct, frozen=True):
         return bool(self.added or self.deleted)
 
 
-class _LearnedPeer:
+class _LearnedPeer(msgspec.Struct, eq=False):
     """Peer domain, its advertisement, and the state of its default route."""
 
-    def __init__(self, domain: DomainInfo) -> None:
-        self.domain = domain
-        self.ack = AdvertisementAck()
-        self.advertisement = RouteAdvertisement()
-        # When it becomes a default route; NEVER if it must not.
-        self.default_due = NEVER
-        self.is_default = False
+    domain: DomainInfo
+    ack: AdvertisementAck = AdvertisementAck()
+    advertisement: RouteAdvertisement = RouteAdvertisement()
+    default_due: float = NEVER
+    """When it becomes a default route; NEVER if it must not."""
+    is_default: bool = False
 
 
 class RouteLearner:

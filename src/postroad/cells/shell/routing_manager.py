@@ -25,7 +25,6 @@ from postroad.cells.shell.views import format_fields, format_names, format_table
 from postroad.core import PostroadError
 from postroad.core.errors import ConfigError, MessagingError, UsageError
 
-_CONCURRENCY = 64
 _REPORT = "report"
 """Request of one routing manager to another for its CoreReport."""
 # Updates are always in flight, so differences are checked again after this delay.
@@ -36,9 +35,6 @@ class RoutingManager(Cell):
     """Advertisements of domains, and their consistency."""
 
     is_system = True
-
-    def __init__(self, name: str = "RoutingMgr") -> None:
-        super().__init__(name, concurrency=_CONCURRENCY)
 
     def handle(self, message: CellMessage) -> Any:
         """Reply to another routing manager with the report of this core."""

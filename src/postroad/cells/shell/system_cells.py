@@ -27,7 +27,7 @@ from postroad.cells.shell.views import (
     one_line,
     render,
 )
-from postroad.core.errors import ConfigError, HandshakeRejectedError, UsageError
+from postroad.core.errors import ConfigError, UsageError
 from postroad.core.timing import format_duration
 
 if TYPE_CHECKING:
@@ -74,24 +74,11 @@ class TunnelCell(BuiltinCell):
         return f"{self.describe()}\n{format_fields(fields)}"
 
 
-def make_tunnel_cell(link: DomainLink) -> TunnelCell:
-    """Create the cell of a tunnel; raises HandshakeRejectedError if its name is invalid."""
-    try:
-        return TunnelCell(link)
-    except ConfigError as error:
-        raise HandshakeRejectedError(
-            f"invalid name of domain {link.domain.name}: {error}"
-        ) from None
-
-
 _HEADINGS = ("CORE", "ZONE", "TUNNEL", "ROUND TRIP", "DIALED BY", "ENDPOINTS", "STATE")
 
 
 class LocationManager(BuiltinCell):
     """Locations of the cores."""
-
-    def __init__(self, name: str = "lm") -> None:
-        super().__init__(name)
 
     @command("ls", is_read=True)
     def show_cores(self) -> str:
@@ -151,10 +138,8 @@ class SystemCell(BuiltinCell):
 
     domain_operations = (OPERATIONS,)
 
-    def __init__(self, name: str = SYSTEM) -> None:
-        super().__init__(name, concurrency=_CONCURRENCY)
-        # Set when it starts.
-        self._started_at = 0.0
+    # Set when it starts.
+    _started_at = 0.0
 
     async def on_start(self) -> None:
         """Attach the log buffer."""
@@ -285,4 +270,8 @@ class SystemCell(BuiltinCell):
 
 def builtin_cells() -> list[Cell]:
     """Return new built-in cells for a domain."""
-    return [SystemCell(), RoutingManager(), LocationManager()]
+    return [
+        SystemCell(SYSTEM, concurrency=_CONCURRENCY),
+        RoutingManager("RoutingMgr", concurrency=_CONCURRENCY),
+        LocationManager("lm"),
+    ]

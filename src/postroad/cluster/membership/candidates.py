@@ -45,20 +45,15 @@ class GossipSource(NamedTuple):
         return zlib.crc32(str(self.address).encode()) % _BUCKETS
 
 
-class _CandidateProbe:
+class _CandidateProbe(msgspec.Struct):
     """A probe of a candidate, in flight."""
 
-    __slots__ = ("bucket", "in_stream", "record", "stream_at", "until")
-
-    def __init__(
-        self, record: MemberRecord, bucket: int, in_stream: bool, stream_at: float, until: float
-    ) -> None:
-        self.record = record
-        self.bucket = bucket
-        self.in_stream = in_stream
-        # When to probe over TCP too; infinite once that is done.
-        self.stream_at = stream_at
-        self.until = until
+    record: MemberRecord
+    bucket: int
+    in_stream: bool
+    stream_at: float
+    """When to probe over TCP too; infinite once that is done."""
+    until: float
 
 
 class _CandidateQueue:

@@ -102,12 +102,7 @@ class StateChangeCause(enum.Enum):
     REAPED = "tombstone expired"
 
 
-GOSSIP_CAUSES = {
-    MemberState.ALIVE: StateChangeCause.GOSSIP_ALIVE,
-    MemberState.SUSPECT: StateChangeCause.GOSSIP_SUSPECT,
-    MemberState.DEAD: StateChangeCause.GOSSIP_DEAD,
-    MemberState.LEFT: StateChangeCause.GOSSIP_LEFT,
-}
+GOSSIP_CAUSES = {state: StateChangeCause[f"GOSSIP_{state.name}"] for state in MemberState}
 
 TRANSITIONS: dict[tuple[MemberState | None, StateChangeCause], MemberState | None] = {
     (None, StateChangeCause.REPLIED): MemberState.ALIVE,

@@ -5,6 +5,8 @@ A member that does not acknowledge in time is suspected (`MemberTable.suspect`).
 
 from __future__ import annotations
 
+import msgspec
+
 from postroad.cluster.membership.context import MembershipContext
 from postroad.cluster.membership.gossip import (
     ProbeAckPacket,
@@ -51,17 +53,14 @@ class Probe:
         return min(self.until, self.retry_at if self.direct_until is None else self.direct_until)
 
 
-class _RelayedProbe:
+class _RelayedProbe(msgspec.Struct):
     """A probe sent on behalf of another member."""
 
-    __slots__ = ("bytes_max", "nonce", "requester", "until")
-
-    def __init__(self, requester: Address, nonce: int, until: float, bytes_max: int) -> None:
-        self.requester = requester
-        self.nonce = nonce
-        self.until = until
-        # Maximum size of the reply in bytes.
-        self.bytes_max = bytes_max
+    requester: Address
+    nonce: int
+    until: float
+    bytes_max: int
+    """Maximum size of the reply."""
 
 
 class Prober:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from postroad.cluster.membership.context import MembershipContext
 from postroad.cluster.membership.gossip import (
     GossipPacket,
@@ -31,17 +33,14 @@ _RETRY_INITIAL_S = 0.5
 _UNKNOWN_QUERIES_MAX = 8
 
 
-class _Seed:
+class _Seed(msgspec.Struct):
     """An address where a node of the cluster may be."""
 
-    __slots__ = ("attempts", "due", "has_replied", "name")
-
-    def __init__(self, due: float) -> None:
-        self.due = due
-        self.attempts = 0
-        self.has_replied = False
-        # Name of the node that replied there last.
-        self.name: str | None = None
+    due: float
+    attempts: int = 0
+    has_replied: bool = False
+    name: str | None = None
+    """Name of the node that replied there last."""
 
 
 class StateSync:

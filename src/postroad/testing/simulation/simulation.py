@@ -12,6 +12,8 @@ from itertools import count
 from random import Random
 from typing import ClassVar, TypeAlias, TypeVar
 
+import msgspec
+
 from postroad.core.errors import UsageError
 
 
@@ -87,13 +89,12 @@ TimelineAction: TypeAlias = Callable[[], None]
 ACTIONS_MAX = 200_000
 
 
-class ScheduledAction:
+class ScheduledAction(msgspec.Struct, eq=False):
     """An action that runs at a virtual time, unless it is cancelled."""
 
-    def __init__(self, time: float, action: TimelineAction) -> None:
-        self.time = time
-        self.is_cancelled = False
-        self.action = action
+    time: float
+    action: TimelineAction
+    is_cancelled: bool = False
 
     def cancel(self) -> None:
         """Cancel the action."""

@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroad.testing.simulation.network.hosts import SimHost, SocketAddress
 from postroad.testing.simulation.network.pipe import Pipe
@@ -18,20 +18,18 @@ if TYPE_CHECKING:
     from postroad.testing.simulation.network.network import MemoryNetwork
 
 
-class BoundSocket:
+class BoundSocket(NamedTuple):
     """A listening socket as `asyncio.Server.sockets` shows it."""
 
-    family = socket.AF_INET
-
-    def __init__(self, name: SocketAddress, kind: int) -> None:
-        self._name = name
-        self.type = kind
+    name: SocketAddress
+    type: int
+    family: int = socket.AF_INET
 
     def getsockname(self) -> SocketAddress:
-        return self._name
+        return self.name
 
     def __repr__(self) -> str:
-        return f"<BoundSocket {self._name[0]}:{self._name[1]}>"
+        return f"<BoundSocket {self.name[0]}:{self.name[1]}>"
 
 
 class MemoryListener:
@@ -122,6 +120,14 @@ class MemoryServer(asyncio.AbstractServer):
         if self._forever is not None and not self._forever.done():
             self._forever.cancel()
         self._complete_if_closed()
+
+    def close_clients(self) -> None:
+        for transport in list(self._open):
+            transport.close()
+
+    def abort_clients(self) -> None:
+        for transport in list(self._open):
+            transport.abort()
 
     async def wait_closed(self) -> None:
         """Return when the server and every connection it accepted are closed."""
