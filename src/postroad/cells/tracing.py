@@ -17,7 +17,8 @@ from postroad.core.tracing import NOOP_SPAN, SpanContext, SpanKind, SpanLike
 # Headers and bytes that a trace context takes at most.
 _CONTEXT_HEADERS = 2
 _CONTEXT_BYTES = 1 * KIB
-_MARK = tracing.TRACEPARENT.encode()
+TRACE_MARK = tracing.TRACEPARENT.encode()
+"""Contained in encoded envelopes that carry a trace context."""
 
 
 def start_send_span(
@@ -41,11 +42,6 @@ def inject_trace_headers(
         if is_full or size + _CONTEXT_BYTES > HEADERS_BYTES_MAX:
             context = None
     return tracing.inject_context(headers, context)
-
-
-def may_carry_trace(data: bytes) -> bool:
-    """Return whether an encoded envelope may contain a trace context."""
-    return _MARK in data
 
 
 def record_forward_span(node: str, envelope: Envelope, onward: str) -> Envelope:

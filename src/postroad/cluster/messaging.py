@@ -298,8 +298,7 @@ class ClusterMessaging:
             self._statistics.unknown_senders += 1
             self.agent.contact(message.sender)
             raise MemberNotFoundError(
-                f"sender {message.sender} is not a known cluster member",
-                outcome=Outcome.REPLIED,
+                f"sender {message.sender} is not a known cluster member", outcome=Outcome.REPLIED
             )
         return member
 

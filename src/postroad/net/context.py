@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -152,6 +153,6 @@ class ConnectionContext:
         hello = msgspec.structs.replace(self.config.hello, **changes)
         self.config = msgspec.structs.replace(self.config, hello=hello)
 
-    def warn(self, key: str, now: float, text: str, *args: object) -> None:
+    def warn(self, key: str, text: str, *args: object) -> None:
         """Log a warning, at most once per interval for its key."""
-        self._log.log(key, now, text, *args)
+        self._log.log(key, asyncio.get_running_loop().time(), text, *args)

@@ -179,8 +179,7 @@ class LoopbackTransport:
             self._warn("one-way", "handler of one-way %r failed: %s", subject, text)
 
     def _warn(self, key: str, text: str, *args: object) -> None:
-        now = asyncio.get_running_loop().time()
-        self._context.warn(f"local {key}", now, text, *args)
+        self._context.warn(f"local {key}", text, *args)
 
     async def close(self, grace_s: float) -> None:
         """Wait `grace_s` seconds for running handlers, then cancel them."""

@@ -26,11 +26,7 @@ from postroad.wire.heartbeats import (
     ZeebeClientHeartbeats,
     ZeebeServerHeartbeats,
 )
-from postroad.wire.hello import (
-    check_duplicate_name,
-    check_peer_hello,
-    encode_hello,
-)
+from postroad.wire.hello import check_duplicate_name, check_peer_hello, encode_hello
 
 
 class WireConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,10 +140,7 @@ class ConnectionSetup:
     __slots__ = ("_certificate_names", "_config", "authentication", "handshake", "hello")
 
     def __init__(
-        self,
-        role: ConnectionRole,
-        config: WireConfig,
-        certificate_names: Collection[str] | None,
+        self, role: ConnectionRole, config: WireConfig, certificate_names: Collection[str] | None
     ) -> None:
         self._config = config
         self._certificate_names = certificate_names

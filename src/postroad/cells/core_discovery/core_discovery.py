@@ -142,9 +142,7 @@ class StaticCoreDiscovery(BackgroundCoreDiscovery):
     """
 
     def __init__(
-        self,
-        cores: Mapping[str, Iterable[Address | str]],
-        zones: Mapping[str, str] | None = None,
+        self, cores: Mapping[str, Iterable[Address | str]], zones: Mapping[str, str] | None = None
     ) -> None:
         if not isinstance(cores, Mapping):
             raise ConfigError(f"cores must be a mapping of names to endpoints, not {cores!r}")

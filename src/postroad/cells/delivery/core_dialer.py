@@ -44,7 +44,8 @@ class CoreDialer:
         self._has_link = has_link
         # Names of the domains that may be cores; others are not dialed. None allows all.
         self._allowed = cores
-        self._cores: dict[str, CoreLocation] = {}
+        # Locations of the cores, those included that are unlisted but not expired.
+        self.cores: dict[str, CoreLocation] = {}
         # When core discovery stopped listing a core, for those that it lists no more.
         self._unlisted_since: dict[str, float] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -52,11 +53,6 @@ class CoreDialer:
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
         # Error of the last dial of each core.
         self.failures: dict[str, str] = {}
-
-    @property
-    def cores(self) -> Mapping[str, CoreLocation]:
-        """Locations of the cores, those included that are unlisted but not expired."""
-        return self._cores
 
     def unlisted_s(self, name: str) -> float | None:
         """Return for how long core discovery has not listed a core; None if it lists it."""
@@ -67,13 +63,13 @@ class CoreDialer:
         """Set the cores that core discovery lists now, and dial the new ones."""
         now = self._loop.time()
         cores = {name: location for name, location in cores.items() if self._may_be_core(name, now)}
-        for name in self._cores.keys() - cores.keys():
+        for name in self.cores.keys() - cores.keys():
             self._unlisted_since.setdefault(name, now)
             if name not in self._tasks and self._is_core_expired(name):
                 self._remove_core(name)
         for name, location in cores.items():
             self._unlisted_since.pop(name, None)
-            self._cores[name] = location
+            self.cores[name] = location
             if self.should_dial(name) and name not in self._tasks:
                 self._tasks[name] = self._loop.create_task(
                     self._dial_until_expired(name), name=f"postroad dial {name}"
@@ -125,7 +121,7 @@ class CoreDialer:
 
     def _remove_core(self, name: str) -> None:
         logger.info("domain %s: core %s expired", self._local.name, name)
-        del self._cores[name], self._unlisted_since[name]
+        del self.cores[name], self._unlisted_since[name]
         self.failures.pop(name, None)
 
     def _is_core_expired(self, name: str) -> bool:
@@ -135,7 +131,7 @@ class CoreDialer:
 
     async def _dial(self, name: str) -> Tunnel | None:
         """Open a tunnel to the first endpoint of a core that can be reached, or return None."""
-        for address in self._cores[name].endpoints:
+        for address in self.cores[name].endpoints:
             try:
                 return await self._service.tunnels.open(address, self._accept, peer=name)
             except Exception as error:

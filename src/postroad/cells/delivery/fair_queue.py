@@ -21,7 +21,7 @@ _ShareKey: TypeAlias = str | tuple[str, str]
 class FairQueue(Generic[T]):
     """Bounded FIFO with a fair share for each source."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_items_max", "_usage", "items")
+    __slots__ = ("_bytes_max", "_items_max", "_usage", "bytes", "items")
 
     def __init__(self, items_max: int, bytes_max: int) -> None:
         self._items_max = items_max
@@ -29,7 +29,7 @@ class FairQueue(Generic[T]):
         self._bytes_max = bytes_max
         self.items: deque[tuple[T, int, tuple[_ShareKey, ...]]] = deque()
         """Items with size and shares, oldest first; not to be changed by others."""
-        self._bytes = 0
+        self.bytes = 0
         # Items and bytes of each share in use.
         self._usage: dict[_ShareKey, tuple[int, int]] = {}
 
@@ -53,11 +53,11 @@ class FairQueue(Generic[T]):
             items, used_bytes = self._usage.get(share, (0, 0))
             self._usage[share] = (items + 1, used_bytes + size)
         self.items.append((item, size, shares))
-        self._bytes += size
+        self.bytes += size
         return True
 
     def _has_capacity(self, shares: tuple[_ShareKey, ...], size: int) -> bool:
-        free, free_bytes = self._items_max - len(self.items), self._bytes_max - self._bytes
+        free, free_bytes = self._items_max - len(self.items), self._bytes_max - self.bytes
         for share in shares:
             items, used_bytes = self._usage.get(share, (0, 0))
             if items >= free or used_bytes + size > free_bytes:
@@ -69,7 +69,7 @@ class FairQueue(Generic[T]):
     def pop(self) -> T:
         """Remove and return the oldest item; raises IndexError if the queue is empty."""
         item, size, shares = self.items.popleft()
-        self._bytes -= size
+        self.bytes -= size
         for share in shares:
             items, used_bytes = self._usage[share]
             if items == 1:
@@ -86,10 +86,6 @@ class FairQueue(Generic[T]):
         """Remove and yield all items, oldest first."""
         while self.items:
             yield self.pop()
-
-    @property
-    def bytes(self) -> int:
-        return self._bytes
 
     def __len__(self) -> int:
         return len(self.items)

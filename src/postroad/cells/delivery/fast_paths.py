@@ -31,7 +31,7 @@ from postroad.cells.messages import BYTES, JSON, MSGPACK, TEXT, CellMessage, Cel
 from postroad.cells.routing.decision import LOCAL_ORIGIN, Forward, LocalDelivery, MessageOrigin
 from postroad.cells.routing.route import RouteType
 from postroad.cells.routing.route_table import Dependency, RouteTable
-from postroad.cells.tracing import may_carry_trace
+from postroad.cells.tracing import TRACE_MARK
 from postroad.core import tracing
 from postroad.core.errors import ConfigError
 
@@ -131,7 +131,7 @@ class ForwardFastPath:
         self._statistics = dispatcher.statistics
 
     def try_handle(self, data: bytes, at: int, now: float) -> bool:
-        if is_expired(data, at) or (tracing.tracer is not None and may_carry_trace(data)):
+        if is_expired(data, at) or (tracing.tracer is not None and TRACE_MARK in data):
             return False
         if not self._gateway.try_send_encoded(self._route + data[at:]):
             return False

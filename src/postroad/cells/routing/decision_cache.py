@@ -168,10 +168,7 @@ class RoutingDecisionCache:
         self._plans = self._section.results
 
     def update(
-        self,
-        table: RouteTable,
-        cells: Collection[str],
-        draining: Collection[str] = (),
+        self, table: RouteTable, cells: Collection[str], draining: Collection[str] = ()
     ) -> None:
         """Set table and cells for further decisions, see `route_message`.
 

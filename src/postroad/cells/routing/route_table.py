@@ -193,11 +193,7 @@ def key_of_exacts(domain: str) -> RouteKey:
 
 
 def check_route_target(
-    route: Route,
-    *,
-    domain: str,
-    cells: Collection[str],
-    gateways: Collection[str] | None = None,
+    route: Route, *, domain: str, cells: Collection[str], gateways: Collection[str] | None = None
 ) -> None:
     """Check the target of a route; raises CellNotFoundError if it does not exist.
 

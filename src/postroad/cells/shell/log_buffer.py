@@ -35,7 +35,7 @@ class LogBuffer(logging.Handler):
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
-        self._logger = logger
+        self.logger = logger
         self._records: deque[LogLine] = deque(maxlen=LINES_MAX)
         # Weak, because a node that is killed in a simulation never detaches.
         self._users: weakref.WeakSet[object] = weakref.WeakSet()
@@ -45,14 +45,14 @@ class LogBuffer(logging.Handler):
     def attach(self, user: object) -> None:
         """Start to store lines for a user, until its `detach`."""
         self._users.add(user)
-        self._logger.addHandler(self)
+        self.logger.addHandler(self)
 
     def detach(self, user: object) -> None:
         """Reset the level, and clear the buffer when the last user detaches."""
         self.reset_level()
         self._users.discard(user)
         if not self._users:
-            self._logger.removeHandler(self)
+            self.logger.removeHandler(self)
             self._records.clear()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -71,10 +71,6 @@ class LogBuffer(logging.Handler):
                 self._records.append(_to_log_line(record))
         except Exception:
             self.handleError(record)
-
-    def is_below(self, name: str) -> bool:
-        """Return whether lines of a logger propagate to this buffer."""
-        return name == self._logger.name or name.startswith(f"{self._logger.name}.")
 
     def _has_no_other_handler(self, record: logging.LogRecord) -> bool:
         """Return whether no other handler gets the line."""
@@ -100,9 +96,9 @@ class LogBuffer(logging.Handler):
 
     def levels(self) -> list[tuple[str, str]]:
         """Return name and level of each logger whose lines are stored."""
-        below = f"{self._logger.name}."
+        below = f"{self.logger.name}."
         names = sorted(name for name in logging.root.manager.loggerDict if name.startswith(below))
-        loggers = [self._logger, *map(logging.getLogger, names)]
+        loggers = [self.logger, *map(logging.getLogger, names)]
         return [
             (logger.name, logging.getLevelName(logger.getEffectiveLevel()).lower())
             for logger in loggers
@@ -111,13 +107,13 @@ class LogBuffer(logging.Handler):
     def set_level(self, level: int) -> None:
         """Set the level, until `reset_level` or the last `detach`."""
         if self._level_before is None:
-            self._level_before = self._logger.level
-        self._logger.setLevel(level)
+            self._level_before = self.logger.level
+        self.logger.setLevel(level)
 
     def reset_level(self) -> None:
         """Restore the level of before `set_level`."""
         if self._level_before is not None:
-            self._logger.setLevel(self._level_before)
+            self.logger.setLevel(self._level_before)
             self._level_before = None
 
 
@@ -130,7 +126,8 @@ class LogBufferHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Store a line, unless it propagates to the buffer anyway."""
-        if not self._buffer.is_below(record.name):
+        name = self._buffer.logger.name
+        if record.name != name and not record.name.startswith(f"{name}."):
             self._buffer.append(record)
 
 

@@ -36,6 +36,10 @@ class RoutingManager(Cell):
 
     is_system = True
 
+    def __init__(self, name: str = "RoutingMgr") -> None:
+        # Commands may wait for other domains, which may wait for this one: a queue would deadlock.
+        super().__init__(name, concurrency=64)
+
     def handle(self, message: CellMessage) -> Any:
         """Reply to another routing manager with the report of this core."""
         if message.body != _REPORT:

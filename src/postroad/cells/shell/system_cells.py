@@ -129,9 +129,6 @@ class LocationManager(BuiltinCell):
 Lines: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=LINES_MAX)]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical"]
 
-# Commands may wait for other domains, which may wait for this one: a queue would deadlock.
-_CONCURRENCY = 64
-
 
 class SystemCell(BuiltinCell):
     """The domain itself: the operations of domains, and commands that only text can run."""
@@ -271,7 +268,8 @@ class SystemCell(BuiltinCell):
 def builtin_cells() -> list[Cell]:
     """Return new built-in cells for a domain."""
     return [
-        SystemCell(SYSTEM, concurrency=_CONCURRENCY),
-        RoutingManager("RoutingMgr", concurrency=_CONCURRENCY),
+        # Commands may wait for other domains, which may wait for this one: a queue would deadlock.
+        SystemCell(SYSTEM, concurrency=64),
+        RoutingManager(),
         LocationManager("lm"),
     ]

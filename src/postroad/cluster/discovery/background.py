@@ -303,10 +303,7 @@ def retry_delay_s(attempt: int, max_delay_s: float = RETRY_MAX_S) -> float:
     """Return the delay in seconds before the given retry."""
     initial_delay_s = min(RETRY_INITIAL_S, max_delay_s)
     return backoff(
-        attempt,
-        initial_delay_s=initial_delay_s,
-        max_delay_s=max_delay_s,
-        jitter=random.random(),
+        attempt, initial_delay_s=initial_delay_s, max_delay_s=max_delay_s, jitter=random.random()
     )
 
 

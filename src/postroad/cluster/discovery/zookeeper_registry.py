@@ -154,13 +154,11 @@ class ZooKeeperRegistry(Generic[T]):
             is_complete, snapshot = await self._refresh()
             yield snapshot
             attempt = 0 if is_complete else attempt + 1
-            await self._sleep(self._delay_s(attempt))
-
-    def _delay_s(self, attempt: int) -> float:
-        if attempt:
-            return retry_delay_s(attempt, min(RETRY_MAX_S, self._session_timeout_s))
-        retain_s = self._retain_until - _now()
-        return min(retain_s, _RESCAN_INTERVAL_S) if retain_s > 0 else _RESCAN_INTERVAL_S
+            delay_s = self._retain_until - _now()
+            delay_s = min(delay_s, _RESCAN_INTERVAL_S) if delay_s > 0 else _RESCAN_INTERVAL_S
+            if attempt:
+                delay_s = retry_delay_s(attempt, min(RETRY_MAX_S, self._session_timeout_s))
+            await self._sleep(delay_s)
 
     async def _sleep(self, delay_s: float) -> None:
         """Wait for a change, but not longer than the delay."""

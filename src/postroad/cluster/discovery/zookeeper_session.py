@@ -30,11 +30,7 @@ _RECONNECT_MAX_S = 5.0
 # A warning that kazoo logs after each line with the cause.
 _FOLLOW_UP_WARNING = "Transition to CONNECTING"
 
-_ACCESS_ERRORS = (
-    exceptions.AuthFailedError,
-    exceptions.InvalidACLError,
-    exceptions.NoAuthError,
-)
+_ACCESS_ERRORS = (exceptions.AuthFailedError, exceptions.InvalidACLError, exceptions.NoAuthError)
 
 
 class Znode(msgspec.Struct, frozen=True):

@@ -15,10 +15,7 @@ from postroad.cluster.membership.members import (
     NameConflictLost,
     StateChangeCause,
 )
-from postroad.cluster.membership.membership import (
-    Membership,
-    MembershipUpdate,
-)
+from postroad.cluster.membership.membership import Membership, MembershipUpdate
 
 __all__ = [
     "TRANSITIONS",

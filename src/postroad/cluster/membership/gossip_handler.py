@@ -76,9 +76,14 @@ class GossipHandler:
             is_trusted = self._prober.is_pending(packet.nonce)
         source = GossipSource(arrival.origin, arrival.in_stream, is_trusted)
         for record in packet.records:
-            if isinstance(packet, SyncReplyPacket) and _is_self_reported(
-                record, packet, requested_address
+            if (
+                isinstance(packet, SyncReplyPacket)
+                and packet.is_member
+                and (record.name, record.instance) == (packet.name, packet.instance)
+                and record.address == requested_address
+                and record.state is MemberState.ALIVE
             ):
+                # The sender replied at the address of its own record.
                 self.admit(record, arrival.now)
             else:
                 self.apply_record(record, arrival.now, source)
@@ -225,15 +230,6 @@ class GossipHandler:
                     version=entry.newest_properties_version, instance=entry.record.instance
                 )
                 self._context.send(entry.record.address, request, to=name, in_stream=True)
-
-
-def _is_self_reported(
-    record: MemberRecord, sync: SyncReplyPacket, requested_address: Address | None
-) -> bool:
-    """Return whether the record is the sender's own, and the sender replied at its address."""
-    is_itself = (record.name, record.instance) == (sync.name, sync.instance)
-    is_there = record.address == requested_address and sync.is_member
-    return is_itself and is_there and record.state is MemberState.ALIVE
 
 
 def _exceeds_claim_limit(claim: int, local: int) -> bool:

@@ -14,11 +14,7 @@ from collections.abc import Callable, Collection
 from postroad.core import Address
 from postroad.core.errors import ConnectionClosedError, Outcome
 from postroad.core.tracing import SpanContext
-from postroad.net.connections.connection import (
-    FRAME_BYTES,
-    QUEUED_BYTES_MAX,
-    PeerConnection,
-)
+from postroad.net.connections.connection import FRAME_BYTES, QUEUED_BYTES_MAX, PeerConnection
 from postroad.net.connections.disconnect import LINGER_S
 from postroad.net.context import ConnectionContext
 from postroad.net.requests import (
@@ -221,7 +217,7 @@ class ClientConnection(PeerConnection):
                     if not entry[0].done():
                         entry[0].set_result(event)
                 else:
-                    self._on_unmatched_reply(event, now)
+                    self._on_unmatched_reply(event)
             else:
                 self._on_event(event, now)
         self._ended += received
@@ -246,9 +242,9 @@ class ClientConnection(PeerConnection):
             self._wake_next_waiter()
             self._close_when_drained()
         elif isinstance(event, FrameIgnored):
-            self._log_ignored_frame(event, now)
+            self._log_ignored_frame(event)
 
-    def _on_unmatched_reply(self, reply: ReplyFrame, now: float) -> None:
+    def _on_unmatched_reply(self, reply: ReplyFrame) -> None:
         """Count a reply whose request has ended, or log one whose request was never sent."""
         if 0 < reply.id < self._next_id():
             self._context.counters.replies_late += 1
@@ -256,11 +252,7 @@ class ClientConnection(PeerConnection):
         self._context.counters.frames_ignored += 1
         self.wire.on_unmatched_reply(reply)
         self._context.warn(
-            "unmatched",
-            now,
-            "%s replied to request %d, which was never sent",
-            self.remote,
-            reply.id,
+            "unmatched", "%s replied to request %d, which was never sent", self.remote, reply.id
         )
 
     # Lifecycle.

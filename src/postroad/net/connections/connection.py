@@ -356,7 +356,6 @@ class PeerConnection(asyncio.Protocol):
         if unwritten:
             self._context.warn(
                 "unwritten",
-                self._loop.time(),
                 "%d bytes for %s dropped: the peer does not read",
                 unwritten,
                 self.remote,
@@ -377,7 +376,6 @@ class PeerConnection(asyncio.Protocol):
         counts[kind] = counts.get(kind, 0) + 1
         self._context.warn(
             f"{self.role.value} {kind}",
-            self._loop.time(),
             "connection %s %s closed: %s: %s",
             "to" if self.role is ConnectionRole.CLIENT else "from",
             self.remote,
@@ -417,9 +415,9 @@ class PeerConnection(asyncio.Protocol):
             is_rejected=self._is_rejected,
         )
 
-    def _log_ignored_frame(self, event: FrameIgnored, now: float) -> None:
+    def _log_ignored_frame(self, event: FrameIgnored) -> None:
         self._context.counters.frames_ignored += 1
-        self._context.warn("ignored", now, "%s frame from %s ignored", event.kind, self.remote)
+        self._context.warn("ignored", "%s frame from %s ignored", event.kind, self.remote)
 
     def _schedule_flush(self) -> None:
         """Flush at the end of this loop iteration, with all frames queued until then."""

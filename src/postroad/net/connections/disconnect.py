@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -186,20 +186,12 @@ class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
             return error
         is_tls_error = isinstance(self.exc, ssl.SSLError)
         kind = TlsError if is_tls_error and not self.was_open else ConnectionClosedError
-        return kind(self.describe(), **self._outcome(kind))
-
-    def _outcome(self, kind: type[ConnectionClosedError]) -> dict[str, Any]:
-        """Return outcome and retryability: nothing was sent if it never opened or was rejected.
-
-        A retry helps unless the peer has rejected this node or TLS failed.
-        """
-        is_rejected = self.is_rejected or isinstance(self.wire.failure, HandshakeRejectedError)
+        is_rejected = self.is_rejected or isinstance(failure, HandshakeRejectedError)
         if self.was_open and not is_rejected:
-            return {}
-        return {
-            "outcome": Outcome.NOT_SENT,
-            "retryable": not is_rejected and kind is not TlsError,
-        }
+            return kind(self.describe())
+        # Nothing was sent. A retry helps unless the peer has rejected this node or TLS failed.
+        retryable = not is_rejected and kind is not TlsError
+        return kind(self.describe(), outcome=Outcome.NOT_SENT, retryable=retryable)
 
     def describe(self) -> str:
         if self.close_reason is not None:

@@ -131,5 +131,4 @@ class ConnectionAcceptor:
 
     def _on_tls_failure(self, error: ssl.SSLError) -> None:
         self._context.counters.tls_failures += 1
-        now = self._loop.time()
-        self._context.warn("tls", now, "TLS handshake of a new connection failed: %s", error)
+        self._context.warn("tls", "TLS handshake of a new connection failed: %s", error)

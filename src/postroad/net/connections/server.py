@@ -130,7 +130,6 @@ class ServerConnection(PeerConnection):
         self._context.counters.connections_rejected += 1
         self._context.warn(
             "accepted_connections_max",
-            self._loop.time(),
             "new connection closed: %d are open, the limit accepted_connections_max",
             len(self._registry),
         )
@@ -179,7 +178,7 @@ class ServerConnection(PeerConnection):
             if self.running.cancel(event.id) or self._backlog.cancel(event.id):
                 self._context.counters.requests_cancelled += 1
         elif isinstance(event, FrameIgnored):
-            self._log_ignored_frame(event, now)
+            self._log_ignored_frame(event)
         elif self.wire.state is ConnectionState.DRAINING:
             self._close_when_drained()
 
@@ -248,7 +247,6 @@ class ServerConnection(PeerConnection):
         if request.one_way:
             self._context.warn(
                 "no handler",
-                self._loop.time(),
                 "message from %s dropped: no handler for %r",
                 self.describe_peer(),
                 request.subject,
@@ -293,11 +291,7 @@ class ServerConnection(PeerConnection):
 
     def _log_handler_failure(self, request: RequestFrame, reply: HandlerReply) -> None:
         self._context.warn(
-            "one-way",
-            self._loop.time(),
-            "handler of one-way %r failed: %s",
-            request.subject,
-            reply.payload.decode(),
+            "one-way", "handler of one-way %r failed: %s", request.subject, reply.payload.decode()
         )
 
     # Asynchronous handlers.
@@ -427,7 +421,6 @@ class ServerConnection(PeerConnection):
             self._context.counters.versions_declined += 1
             self._context.warn(
                 "version",
-                self._loop.time(),
                 "peer %s offered protocol version %d and was answered %d, which it cannot speak",
                 self.remote,
                 offered,

@@ -9,17 +9,8 @@ from __future__ import annotations
 import struct
 
 from postroad.core.errors import MalformedFrameError
-from postroad.wire.codecs.legacy import (
-    REPLY,
-    REQUEST,
-    LegacyCodec,
-    unknown_type_error,
-)
-from postroad.wire.frames import (
-    Bytes,
-    Frame,
-    check_frame_size,
-)
+from postroad.wire.codecs.legacy import REPLY, REQUEST, LegacyCodec, unknown_type_error
+from postroad.wire.frames import Bytes, Frame, check_frame_size
 
 _MASK_64 = (1 << 64) - 1
 
