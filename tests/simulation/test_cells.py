@@ -144,7 +144,7 @@ def plant_refused_and_queued(
     self.items.append((item, size, (source,)))
     items, used_bytes = self._usage.get(source, (0, 0))
     self._usage[source] = (items + 1, used_bytes + size)
-    self._bytes += size
+    self.bytes += size
     return False
 
 

@@ -150,7 +150,18 @@ class ClusterAgent(Lifecycle):
         self._loop = asyncio.get_running_loop()
         self._joined = self._loop.create_future()
         self._closed = self._loop.create_future()
-        self._machine = machine = self._create_machine(self.service.address)
+        self._machine = machine = Membership(
+            self.service.name,
+            self.service.address,
+            instance=self.service.incarnation,
+            incarnation=time.time_ns() // 1_000_000,
+            secret=secrets.token_bytes(16),
+            rng=random.SystemRandom(),
+            # Peers prove their names by a certificate, or that they know the cluster's secret.
+            proves_names=self.service.uses_tls or self.service.is_closed,
+            properties=self._properties,
+            config=self.config,
+        )
         try:
             try:
                 self.service.serve(SUBJECT, self._on_request)
@@ -241,20 +252,6 @@ class ClusterAgent(Lifecycle):
         await asyncio.shield(self._closed)
         if self.failure is not None:
             raise self.failure
-
-    def _create_machine(self, address: Address) -> Membership:
-        return Membership(
-            self.service.name,
-            address,
-            instance=self.service.incarnation,
-            incarnation=time.time_ns() // 1_000_000,
-            secret=secrets.token_bytes(16),
-            rng=random.SystemRandom(),
-            # Peers prove their names by a certificate, or that they know the cluster's secret.
-            proves_names=self.service.uses_tls or self.service.is_closed,
-            properties=self._properties,
-            config=self.config,
-        )
 
     # Queries.
 

@@ -124,20 +124,17 @@ class MembershipListeners:
         self._is_publishing = True
         try:
             while self._queue:
-                self._publish_one(self._queue.popleft())
+                event = self._queue.popleft()
+                for stream in self._open_streams():
+                    stream.put(event)
+                for listener in list(self._listeners):
+                    try:
+                        listener(event)
+                    except (Exception, asyncio.CancelledError):
+                        # A cancellation raised by a listener concerns only that listener.
+                        logger.exception("a listener of membership events failed")
         finally:
             self._is_publishing = False
-
-    def _publish_one(self, event: MembershipEvent) -> None:
-        """Deliver one event; a listener that fails does not affect the others."""
-        for stream in self._open_streams():
-            stream.put(event)
-        for listener in list(self._listeners):
-            try:
-                listener(event)
-            except (Exception, asyncio.CancelledError):
-                # A cancellation raised by a listener concerns only that listener.
-                logger.exception("a listener of membership events failed")
 
     def close(self, error: PostroadError | None) -> None:
         """End all streams: no further events follow."""

@@ -27,11 +27,7 @@ def json_schema(type: Any) -> dict[str, Any] | None:
 
 
 def make_json_schema(type: Any) -> dict[str, Any]:
-    """Return the schema of a type with its definitions in `$defs`.
-
-    Raises:
-        TypeError, ValueError: a part of the type, or a default in it, has no form in JSON.
-    """
+    """Like `json_schema`; raises TypeError or ValueError if a part has no form in JSON."""
     root, classes = _find_classes(type)
     (schema, *references), definitions = msgspec.json.schema_components(
         [type, *(each.cls for each in classes)]

@@ -99,9 +99,7 @@ class Operation(NamedTuple):
     def read_params(self, values: Mapping[str, Any], *, strict: bool = True) -> msgspec.Struct:
         """Return the parameters as a struct; raises `error`, which names what is nearest.
 
-        Args:
-            values: the parameters by name.
-            strict: False where everything is text, as in a query string.
+        `strict` is False where everything is text, as in a query string.
         """
         names = [parameter.name for parameter in self.parameters]
         for name in values:
@@ -125,11 +123,7 @@ def explain(error: msgspec.ValidationError) -> str:
 
 
 class Operations(Mapping[str, Operation]):
-    """Operations by name.
-
-    Args:
-        error: what operations of this table raise if parameters are invalid.
-    """
+    """Operations by name; they raise `error` if parameters are invalid."""
 
     def __init__(self, error: type[PostroadError] = ConfigError) -> None:
         self._error = error

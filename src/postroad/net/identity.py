@@ -90,8 +90,7 @@ class ServiceIdentity:
     async def wire_config_for(self, address: Address) -> WireConfig:
         """Return the wire configuration of a service that advertises the address.
 
-        Raises:
-            ConfigError: version 1 alone is configured, and the address has no IP address.
+        Raises ConfigError if version 1 alone is configured, and the address has no IP address.
         """
         limits = self._limits
         profile, ip = self._profile, ""

@@ -2,7 +2,8 @@
 
 The data, secrets and certificates of a node must belong to the user that runs it, or to root, as
 volumes of Kubernetes do. In a directory that others can write to, another user could plant a token
-that it knows, or a store that it reads.
+that it knows, or a store that it reads. All functions raise ConfigError if another user can do
+that, and OSError if a file or directory cannot be read or created.
 """
 
 from __future__ import annotations
@@ -25,12 +26,7 @@ _ROOT = 0
 def make_private_directory(path: Path) -> None:
     """Create a directory that only its owner can access, with its missing parents.
 
-    An existing directory is checked, see `check_directory`.
-
-    Raises:
-        ConfigError: it belongs to another user.
-        OSError: it cannot be created.
-    """
+    An existing directory is checked, see `check_directory`."""
     missing = []
     while not path.exists():
         missing.append(path)
@@ -49,12 +45,7 @@ def check_directory(path: Path) -> None:
     """Check that no other user can replace files of a directory.
 
     If it belongs to this user and is world-writable, that permission is removed and logged; a
-    world-writable directory of root, as Kubernetes creates them, is left as it is.
-
-    Raises:
-        ConfigError: it belongs to another user, or others can write to it.
-        OSError: it does not exist.
-    """
+    world-writable directory of root, as Kubernetes creates them, is left as it is."""
     _check_owner(path, path.lstat())
     status = path.stat()
     _check_owner(path, status)
@@ -69,12 +60,7 @@ def check_directory(path: Path) -> None:
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-    """Check that a file belongs to this user or root, and that no other user can write to it.
-
-    Raises:
-        ConfigError: it belongs to another user, or others can write to it.
-        OSError: it does not exist.
-    """
+    """Check that a file belongs to this user or root, and that no other user can write to it."""
     path = Path(path)
     # A symbolic link of another user may point to a file of this user.
     _check_owner(path, path.lstat())
@@ -82,12 +68,7 @@ def check_file(path: str | os.PathLike[str]) -> None:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a file after the checks of `check_file`, on the opened file.
-
-    Raises:
-        ConfigError: it belongs to another user, or others can write to it.
-        OSError: it cannot be read.
-    """
+    """Return the content of a file after the checks of `check_file`, on the opened file."""
     _check_owner(path, path.lstat())
     # Opening a named pipe must not block.
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:

@@ -29,11 +29,7 @@ def load_certificate(
 ) -> None:
     """Load a certificate chain and its key into a context.
 
-    Args:
-        label: the name of the certificate in errors, such as `TLS certificate`.
-
-    Raises:
-        ConfigError: a file cannot be read, or key and certificate do not match.
+    Raises ConfigError, which starts with the label, if that is impossible.
     """
     place = f"{label} {certificate} with key {key} cannot be used"
     for path in (certificate, key):

@@ -117,7 +117,11 @@ class TestBroker(Broker):
         self._failures: list[Exception] = []
         super().__init__(
             NODE_ID,
-            middlewares=(_RecordingMiddleware(self), *middlewares, _StubMiddleware(self._stubs)),
+            middlewares=(
+                _RecordingMiddleware(self, self._failures),
+                *middlewares,
+                _StubMiddleware(self._stubs),
+            ),
             caching=caching,
             **settings,
         )
@@ -193,16 +197,13 @@ class TestBroker(Broker):
         if missing:
             await super().wait_for_services(missing, timeout_s=timeout_s)
 
-    def record_failure(self, error: Exception) -> None:
-        """Store the exception of an event handler, for `wait_for_handlers` to raise."""
-        self._failures.append(error)
-
 
 class _RecordingMiddleware(Middleware):
     """Records the calls and events of a broker."""
 
-    def __init__(self, broker: TestBroker) -> None:
+    def __init__(self, broker: TestBroker, failures: list[Exception]) -> None:
         self._broker = broker
+        self._failures = failures
 
     def call(self, next: Next) -> Next:
         async def call(action: str, params: Any, options: CallOptions) -> Any:
@@ -241,7 +242,7 @@ class _RecordingMiddleware(Middleware):
             try:
                 return await next(ctx)
             except Exception as error:
-                self._broker.record_failure(error)
+                self._failures.append(error)
                 raise
 
         return handle

@@ -95,8 +95,7 @@ def load_algorithm(name: str) -> CompressionAlgorithm:
 
 def negotiate_compression(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
     """Return the best algorithm that both sides offer (zstd before zlib), or None."""
-    common = [name for name in ALGORITHMS if name in ours and name in theirs]
-    return common[0] if common else None
+    return next((name for name in ALGORITHMS if name in ours and name in theirs), None)
 
 
 def compress_payload(algorithm: CompressionAlgorithm, payload: bytes) -> bytes | None:

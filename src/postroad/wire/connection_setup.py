@@ -116,11 +116,7 @@ class ChallengeResponse:
         return ProofFrame(self._secret.prove(_PURPOSES[self._role], *self._transcript()))
 
     def verify_proof(self, frame: ProofFrame) -> HelloFrame:
-        """Return the hello of the peer if its proof is valid.
-
-        Raises:
-            HandshakeRejectedError: the peer used another secret.
-        """
+        """Return the hello of the peer; raise HandshakeRejectedError if its secret differs."""
         assert self.peer is not None
         purpose = _PURPOSES[self._role.opposite]
         if not self._secret.verify(frame.proof, purpose, *self._transcript()):
@@ -156,10 +152,9 @@ class ConnectionSetup:
             self.hello = self.authentication.hello
 
     def negotiate(self, data: bytes, outgoing: list[bytes]) -> bytes | None:
-        """Continue the version handshake and queue a server's response.
+        """Continue the handshake and queue a server's response; return the bytes after it.
 
-        Returns:
-            The bytes after the handshake, or None while it is incomplete.
+        None while it is incomplete.
         """
         rest = self.handshake.feed(data)
         if rest is None:

@@ -160,8 +160,7 @@ class HeartbeatSetupResponse(msgspec.Struct, frozen=True):
 
 
 def encode_setup_request(setup: HeartbeatSetupRequest) -> bytes:
-    body = _SETUP_REQUEST_BODY.pack(setup.timeout_ms, setup.sends_payload)
-    return _header(_SETUP_REQUEST, len(body)) + body
+    return _encode(_SETUP_REQUEST, _SETUP_REQUEST_BODY, setup.timeout_ms, setup.sends_payload)
 
 
 def decode_setup_request(payload: bytes) -> HeartbeatSetupRequest:
@@ -171,8 +170,7 @@ def decode_setup_request(payload: bytes) -> HeartbeatSetupRequest:
 
 
 def encode_setup_response(setup: HeartbeatSetupResponse) -> bytes:
-    body = _SETUP_RESPONSE_BODY.pack(setup.is_enabled, setup.sends_payload)
-    return _header(_SETUP_RESPONSE, len(body)) + body
+    return _encode(_SETUP_RESPONSE, _SETUP_RESPONSE_BODY, setup.is_enabled, setup.sends_payload)
 
 
 def decode_setup_response(payload: bytes) -> HeartbeatSetupResponse:
@@ -183,16 +181,16 @@ def decode_setup_response(payload: bytes) -> HeartbeatSetupResponse:
 
 def encode_heartbeat(epoch_ms: int) -> bytes:
     """Encode template 3: when a heartbeat was sent."""
-    return _header(_HEARTBEAT, _TIMESTAMP.size) + _TIMESTAMP.pack(epoch_ms)
+    return _encode(_HEARTBEAT, _TIMESTAMP, epoch_ms)
 
 
 def encode_heartbeat_reply(epoch_ms: int) -> bytes:
     """Encode template 4: when a heartbeat was received."""
-    return _header(_HEARTBEAT_REPLY, _TIMESTAMP.size) + _TIMESTAMP.pack(epoch_ms)
+    return _encode(_HEARTBEAT_REPLY, _TIMESTAMP, epoch_ms)
 
 
-def _header(template: int, block_bytes: int) -> bytes:
-    return _HEADER.pack(block_bytes, template, _SCHEMA_ID, _SCHEMA_VERSION)
+def _encode(template: int, body: struct.Struct, *values: int) -> bytes:
+    return _HEADER.pack(body.size, template, _SCHEMA_ID, _SCHEMA_VERSION) + body.pack(*values)
 
 
 def _body(payload: bytes, template: int, block_bytes_min: int) -> bytes:

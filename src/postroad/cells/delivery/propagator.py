@@ -255,7 +255,10 @@ class RoutePropagator:
                 self._pending_updates.deadline(),
             )
         )
-        self._notify_acknowledged()
+        if self._ack_waiters and self.is_acknowledged:
+            for waiter in self._ack_waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
 
     def _advertise(self, now: float) -> None:
         dispatcher = self._dispatcher
@@ -326,12 +329,6 @@ class RoutePropagator:
         finally:
             self._ack_waiters.remove(waiter)
         return self.is_acknowledged
-
-    def _notify_acknowledged(self) -> None:
-        if self._ack_waiters and self.is_acknowledged:
-            for waiter in self._ack_waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
 
     def close(self) -> None:
         self._arm(NEVER)

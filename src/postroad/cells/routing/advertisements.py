@@ -247,11 +247,7 @@ def _find_problem(
 ) -> str | None:
     """Return what is wrong with the advertisement that a core has, or None.
 
-    Args:
-        held: the advertisement that the core has.
-        newest_core: the core that has the newest one.
-        newest: that newest advertisement.
-        local: what the domain itself advertises, if it is a core that sent a report.
+    `local` is what the domain itself advertises, if it is a core that sent a report.
     """
     if held is None or newest is None:
         return "has no tunnel to it"

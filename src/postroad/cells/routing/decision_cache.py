@@ -246,47 +246,29 @@ class RoutingDecisionCache:
             return decision
         plan = make_plan(decision, frozenset(resolution.depends_on_domains), self._context.address)
         domain = route_key[1]
-        if self._applies_to_domain(domain, resolution):
-            # No cell of the domain has an exact route.
+        route = resolution.selected_route
+        if (
+            route is not None
+            and route.type is RouteType.DOMAIN
+            and not resolution.depends_on_domains
+            and not self._context.table.has_exacts(domain)
+        ):
+            # No cell of the domain has an exact route, so the plan holds for all of them.
             dependencies = resolution.dependencies - {(RouteType.EXACT, *route_key[:2])}
             self._section.put(domain, plan, {*dependencies, key_of_exacts(domain)})
         else:
             visited = _visited(envelope, origin)
             # Most messages have not visited the targets of the routes.
             key = route_key if plan.depends_on_domains.isdisjoint(visited) else (route_key, visited)
-            stored = self._record_candidates(cached, resolution, plan)
-            if isinstance(stored, BalancedPlan):
-                self._section.put(key, stored, stored.dependencies, stored.size)
-            else:
-                self._section.put(key, stored, resolution.dependencies, stored.size)
+            if resolution.candidates:
+                if not isinstance(cached, BalancedPlan):
+                    cached = BalancedPlan(resolution, self._context)
+                cached.record(resolution, plan)
+                if cached.open_targets:
+                    self._section.put(key, cached, cached.dependencies, cached.size)
+                    return decision
+            self._section.put(key, plan, resolution.dependencies, plan.size)
         return decision
-
-    def _applies_to_domain(self, domain: str, resolution: RouteResolution) -> bool:
-        """Return whether the plan holds for all cells of the domain."""
-        is_by_domain = (
-            resolution.selected_route is not None
-            and resolution.selected_route.type is RouteType.DOMAIN
-        )
-        return (
-            is_by_domain
-            and not resolution.depends_on_domains
-            and not self._context.table.has_exacts(domain)
-        )
-
-    def _record_candidates(
-        self,
-        cached: RoutingPlan | BalancedPlan | None,
-        resolution: RouteResolution,
-        plan: RoutingPlan,
-    ) -> RoutingPlan | BalancedPlan:
-        """Return the plan to cache: balanced, if the queue has several candidates."""
-        if not resolution.candidates:
-            return plan
-        balanced = (
-            cached if isinstance(cached, BalancedPlan) else BalancedPlan(resolution, self._context)
-        )
-        balanced.record(resolution, plan)
-        return balanced if balanced.open_targets else plan
 
 
 def _visited(envelope: Envelope, origin: MessageOrigin) -> frozenset[str]:

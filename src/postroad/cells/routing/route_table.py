@@ -59,7 +59,6 @@ class RouteTable:
 
         Args:
             added: routes to add, after the deletions.
-            deleted: routes to delete.
             is_strict: whether existing and missing routes are errors; True by default.
 
         Raises:
@@ -298,9 +297,7 @@ class RouteCache:
 class CacheSection(Generic[K, V]):
     """Cached results of one kind.
 
-    Args:
-        cache: the cache of the domain.
-        size_max: sum of the sizes of the results before all are forgotten; peers choose the keys.
+    All are forgotten when the sum of their sizes exceeds `size_max`: peers choose the keys.
     """
 
     def __init__(self, cache: RouteCache, size_max: int) -> None:

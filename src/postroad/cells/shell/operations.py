@@ -7,7 +7,7 @@ import time
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 
@@ -121,7 +121,7 @@ async def list_domains(domain: CellDomain) -> list[DomainView]:
                 zone=now.domain.zone,
                 is_local=False,
                 gateway=link.gateway,
-                round_trip_ms=_to_ms(now.round_trip_s),
+                round_trip_ms=None if now.round_trip_s is None else now.round_trip_s * 1000,
                 sent=now.sent,
                 received=now.received,
                 waiting=now.waiting,
@@ -173,12 +173,12 @@ async def ping(
 async def traceroute(domain: CellDomain, path: str, timeout_s: Seconds = 2.0) -> list[HopView]:
     """List the domains on the path to a cell and back, and the round trip to each."""
     try:
-        trip = await _send_ping(domain, parse_path(path), b"", timeout_s)
+        _, path_out, path_back = await _send_ping(domain, parse_path(path), b"", timeout_s)
     except NoRouteError as error:
         raise _not_found(domain, path, error) from None
-    end = domain.name if trip.back.first is None else trip.back.first.domain
-    out = (*(hop.domain for hop in trip.out.hops), end)
-    back = (end, *(hop.domain for hop in trip.back.hops), domain.name)
+    end = domain.name if path_back.first is None else path_back.first.domain
+    out = (*(hop.domain for hop in path_out.hops), end)
+    back = (end, *(hop.domain for hop in path_back.hops), domain.name)
     names = list(dict.fromkeys((*out, *back)))
     pings = await asyncio.gather(
         *(_ping(domain, 1, CellPath.of(f"{SYSTEM}@{name}"), timeout_s, b"") for name in names)
@@ -277,37 +277,28 @@ def _check_not_system(domain: CellDomain, cell: str, action: str) -> None:
 # Pings.
 
 
-class PingTrip(NamedTuple):
-    """Round trip and paths of a ping."""
-
-    seconds: float
-    out: CellPath
-    """Path of the ping, its sender first."""
-    back: CellPath
-    """Path of the reply, its sender first; empty if the cell is local."""
-
-
 async def _send_ping(
     domain: CellDomain, destination: CellPath, payload: bytes, timeout_s: float
-) -> PingTrip:
+) -> tuple[float, CellPath, CellPath]:
+    """Return the seconds of the round trip, and the paths of the ping and of its reply."""
     # The clock of a loop may stand still within an iteration: too coarse.
     started = time.perf_counter()
     reply = await domain.ping(destination, PING, payload, timeout_s)
-    return PingTrip(time.perf_counter() - started, decode_pong(reply.payload), reply.path)
+    return time.perf_counter() - started, decode_pong(reply.payload), reply.path
 
 
 async def _ping(
     domain: CellDomain, number: int, destination: CellPath, timeout_s: float, payload: bytes
 ) -> PingView:
-    trip, problem = None, None
+    round_trip_ms = answered_by = problem = None
     try:
-        trip = await _send_ping(domain, destination, payload, timeout_s)
+        seconds, _, back = await _send_ping(domain, destination, payload, timeout_s)
+        round_trip_ms = seconds * 1000
+        answered_by = None if back.first is None else str(back.first)
     except MessagingError as error:
         problem = one_line(error.detail)
     except PostroadError as error:
         problem = one_line(error)
-    answered_by = None if trip is None or trip.back.first is None else str(trip.back.first)
-    round_trip_ms = None if trip is None else _to_ms(trip.seconds)
     return PingView(
         number=number, round_trip_ms=round_trip_ms, answered_by=answered_by, error=problem
     )
@@ -319,7 +310,3 @@ def parse_path(text: str) -> CellPath:
     if not path:
         raise ConfigError("PATH is empty; write cell@domain, or a name")
     return path
-
-
-def _to_ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1000

@@ -99,9 +99,10 @@ class GossipHandler:
         local = self._member_table.local
         if record.name != local.name:
             self._apply_other(record, now, source)
-        elif _exceeds_claim_limit(record.incarnation, local.incarnation) or _exceeds_claim_limit(
-            record.version, local.version
+        elif record.incarnation > max(CLAIM_MAX, local.incarnation) or record.version > max(
+            CLAIM_MAX, local.version
         ):
+            # Too high to be outranked.
             self._context.count_rejection(MergeResult.INCARNATION_OUT_OF_RANGE.value)
         elif record.instance == local.instance:
             self._refute(record)
@@ -230,8 +231,3 @@ class GossipHandler:
                     version=entry.newest_properties_version, instance=entry.record.instance
                 )
                 self._context.send(entry.record.address, request, to=name, in_stream=True)
-
-
-def _exceeds_claim_limit(claim: int, local: int) -> bool:
-    """Return whether a number claimed for this node is too high to be outranked."""
-    return claim > max(CLAIM_MAX, local)

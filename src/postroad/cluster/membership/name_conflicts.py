@@ -196,8 +196,12 @@ class NameConflictResolver:
             return NameResolution(address, must_leave=False, is_known=False)
         if is_member is not self._context.is_member:
             return NameResolution(address, must_leave=is_member)
-        is_elder = instance < self._member_table.local.instance
-        return NameResolution(address, must_leave=is_elder or self._is_displaced_by(instance, now))
+        local_instance = self._member_table.local.instance
+        fresh_s = _FRESH_SYNCS * self._context.config.sync_interval_s
+        holders = {holder for holder, since in self._holders.values() if now - since <= fresh_s}
+        # Members know that process under this name, and none knows this one.
+        is_displaced = instance in holders and local_instance not in holders
+        return NameResolution(address, must_leave=instance < local_instance or is_displaced)
 
     def record_name_holder(self, member: Address, instance: int, now: float) -> None:
         """Record which process holds this node's name according to a member's sync reply."""
@@ -209,12 +213,6 @@ class NameConflictResolver:
             for reporter, holder in self._holders.items()
             if now - holder[1] <= fresh_s
         }
-
-    def _is_displaced_by(self, instance: int, now: float) -> bool:
-        """Return whether members know that process under this name, and none knows this one."""
-        fresh_s = _FRESH_SYNCS * self._context.config.sync_interval_s
-        holders = {holder for holder, since in self._holders.values() if now - since <= fresh_s}
-        return instance in holders and self._member_table.local.instance not in holders
 
     # Shared.
 

@@ -120,20 +120,17 @@ class ServerConnection(PeerConnection):
             # The TLS handshake ended after the service had stopped.
             self.abort()
         elif len(self._registry) >= self._context.limits.accepted_connections_max:
-            self._reject()
+            # Closed at once, because the limit is reached.
+            self._context.counters.connections_rejected += 1
+            self._context.warn(
+                "accepted_connections_max",
+                "new connection closed: %d are open, the limit accepted_connections_max",
+                len(self._registry),
+            )
+            self.abort()
         else:
             self._context.counters.connections_accepted += 1
             self._registry[self] = None
-
-    def _reject(self) -> None:
-        """Close this connection at once, because the limit is reached."""
-        self._context.counters.connections_rejected += 1
-        self._context.warn(
-            "accepted_connections_max",
-            "new connection closed: %d are open, the limit accepted_connections_max",
-            len(self._registry),
-        )
-        self.abort()
 
     # Receiving.
 
@@ -275,7 +272,12 @@ class ServerConnection(PeerConnection):
             reply = HandlerReply(ReplyStatus.OK, reply)
         if is_one_way:
             if reply.status != ReplyStatus.OK:
-                self._log_handler_failure(request, reply)
+                self._context.warn(
+                    "one-way",
+                    "handler of one-way %r failed: %s",
+                    request.subject,
+                    reply.payload.decode(),
+                )
         else:
             self._reply(request.id, reply)
 
@@ -288,11 +290,6 @@ class ServerConnection(PeerConnection):
         self._queued_bytes += len(payload) + FRAME_BYTES
         if self._queued_bytes > QUEUED_BYTES_MAX:
             self._flush()
-
-    def _log_handler_failure(self, request: RequestFrame, reply: HandlerReply) -> None:
-        self._context.warn(
-            "one-way", "handler of one-way %r failed: %s", request.subject, reply.payload.decode()
-        )
 
     # Asynchronous handlers.
 

@@ -88,8 +88,6 @@ class SimNode:
     """A simulated node, created by `SimCluster.add`.
 
     Attributes:
-        name: the name of the node and of its host.
-        host: the address of the host.
         disk: files that survive restarts.
         starts: how often the node was started.
         failure: the exception of its program when it last exited by itself.

@@ -113,12 +113,7 @@ class MemoryNetwork:
     ) -> None:
         """Change the conditions of all links, or of those between two hosts.
 
-        Args:
-            between: names of two hosts; without them all links change, also those set before.
-            delay_s: minimum and maximum delay.
-            loss: probability that a datagram is lost.
-            duplicate: probability that a datagram arrives twice.
-            reorder: probability that later datagrams overtake a datagram.
+        Without two hosts, all links change, also those set before; see `LinkConditions`.
         """
         settings = {"delay_s": delay_s, "loss": loss, "duplicate": duplicate, "reorder": reorder}
         changes = {name: value for name, value in settings.items() if value is not None}
@@ -239,9 +234,6 @@ class MemoryNetwork:
             return source
         return self._by_address.get(address)
 
-    def _current_host(self) -> SimHost:
-        return self.loop.current_process.host
-
     # For the loop.
 
     async def resolve(self, host: Any, port: Any, **options: Any) -> list[tuple[Any, ...]]:
@@ -264,7 +256,7 @@ class MemoryNetwork:
         """Open a connection to the first address of a name that accepts it."""
         if not port:
             raise UsageError("cannot connect without a port: pass the port of the peer")
-        source = self._current_host()
+        source = self.loop.current_process.host
         errors: list[OSError] = []
         for address in [entry[4][0] for entry in await self.resolve(name, port, proto=6)]:
             bound = local or (source.source_address(address), 0)
@@ -302,7 +294,7 @@ class MemoryNetwork:
         port: int,
     ) -> MemoryServer:
         """Bind a server at the host of the caller."""
-        host = self._current_host()
+        host = self.loop.current_process.host
         requested = [names] if names is None or isinstance(names, str) else list(names)
         server = MemoryServer(self, host, factory)
         server.bind([host.own_address(name) for name in requested], port)
@@ -315,7 +307,7 @@ class MemoryNetwork:
         remote: tuple[str, int] | None,
     ) -> tuple[asyncio.DatagramTransport, ProtocolT]:
         """Bind a datagram socket at the host of the caller."""
-        host = self._current_host()
+        host = self.loop.current_process.host
         peer = None if remote is None else (await self.resolve(*remote, proto=17))[0][4]
         source = host.source_address(peer[0]) if peer is not None else WILDCARD
         bound = (source, 0) if local is None else (host.own_address(local[0]), local[1])
