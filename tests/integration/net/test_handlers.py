@@ -430,8 +430,11 @@ async def test_mixed_zeebe_versions_agree(client: int, server: int) -> None:
 async def test_profiles_do_not_mix(other: peers.Speech) -> None:
     for client, server in ((other, peers.NEWEST), (peers.NEWEST, other)):
         async with peers.running_pair(client, server) as pair:
-            with pytest.raises(errors.MessagingError):
-                await pair.ask("echo", b"1", timeout=0.3)
+            named = f"as profile '{server.profile}' does; this node is configured with profile"
+            with pytest.raises(errors.ConnectionClosedError, match=named) as caught:
+                await pair.ask("echo", b"1", timeout=2.0)
+            assert caught.value.outcome is errors.Outcome.NOT_SENT
+            assert not caught.value.retryable
 
 
 def test_subscribe_with_one_way_argument_names_both_methods() -> None:
