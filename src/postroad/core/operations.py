@@ -105,8 +105,8 @@ class Operation(NamedTuple):
         for name in values:
             if name not in names:
                 near = get_close_matches(name, names, 1)
-                known = f"; it has {', '.join(names) or 'none'}"
-                hint = f"; did you mean {near[0]!r}?" if near else known
+                listed = ", ".join(names) or "none"
+                hint = f"; did you mean {near[0]!r}?" if near else f"; it has {listed}"
                 raise self.error(f"{self.name} has no parameter {name!r}{hint}")
         try:
             return msgspec.convert(values, self.params, strict=strict)
