@@ -208,7 +208,7 @@ async def test_paused_flow_keeps_over_a_death_what_is_said_to_it(
     ("code", "error"),
     [
         ("usual", "LookupError: nobody knows doubt"),
-        ("odd", "what step 'ask' returned cannot be written down"),
+        ("odd", "what step 'ask' returned cannot be serialized"),
     ],
 )
 async def test_parked_flow_over_a_death_loses_no_step(

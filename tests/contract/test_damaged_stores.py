@@ -120,7 +120,7 @@ async def test_damaged_message_is_not_handed_out_and_told(
             # It is kept for whoever wants to look at it.
             assert (await second.statistics()).queues[QUEUE].depth > 0
     assert handled == [b"one", b"three", b"four"]
-    assert any("is damaged and not handled" in text for text in losses(caplog))
+    assert any("is damaged and not delivered" in text for text in losses(caplog))
 
 
 def test_seal_tells_every_bit() -> None:

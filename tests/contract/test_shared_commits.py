@@ -402,11 +402,11 @@ async def test_table_that_undoes_everything_fails_only_the_guilty(
         await turn.execute("INSERT INTO mine VALUES (2)")
     guilty = posting_of(PEER, b"guilty")
     turn.finish(guilty if is_caught else None)
-    with pytest.raises(TransactionAbortedError, match="begin again"):
+    with pytest.raises(TransactionAbortedError, match="start it again"):
         await innocent
     await beside.done
     if is_caught:
-        with pytest.raises(UsageError, match="the commit of others"):
+        with pytest.raises(UsageError, match="the commit that others share"):
             await guilty.done
     assert await rows(sqlite) == []
     assert (await bodies(sqlite))[-1] == b"beside"

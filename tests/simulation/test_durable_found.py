@@ -154,7 +154,7 @@ def test_transaction_that_cannot_begin_fails_at_once() -> None:
         pair.alpha.disk.is_read_only = True
         with pytest.raises(StoreUnavailableError):
             sim.run(asyncio.wait_for(write(), 60.0), pair.alpha.node)
-        assert sum("nothing could be committed" in line for line in sim.log.lines) <= 3
+        assert sum("the commit failed" in line for line in sim.log.lines) <= 3
 
 
 def test_what_is_handled_while_a_commit_fails_does_not_overtake() -> None:

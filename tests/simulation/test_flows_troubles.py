@@ -176,7 +176,7 @@ def test_result_that_cannot_be_written_down(monkeypatch: pytest.MonkeyPatch) -> 
             assert status_of(payer) is FlowStatus.PARKED
             (state,) = heads_of(payer)
             assert state.failure is not None
-            text = "what step 'scribble' returned cannot be written down"
+            text = "what step 'scribble' returned cannot be serialized"
             assert state.failure.error.text.startswith(text)
             monkeypatch.undo()
             finish(world)

@@ -55,7 +55,9 @@ class Bridges:
             UsageError: the node does not run.
         """
         if self.controller is None:
-            raise UsageError("no bridges run here: the store is open without its node")
+            raise UsageError(
+                "bridges have no status: the store is open without its node; start the node"
+            )
         return await self.controller.status(_STATUS_TIMEOUT_S)
 
     async def peek(self, peer: str, *, limit: int = 100) -> list[StoredMessage]:
@@ -166,7 +168,7 @@ class DurableQueuesAdmin:
         """
         validate_queue_name(queue)
         if validate_queue_name(to) == queue:
-            raise ConfigError(f"queue {queue!r} cannot be moved into itself")
+            raise ConfigError(f"cannot move queue {queue!r} into itself")
         # Messages that arrive meanwhile stay.
         depth = await self.store.read(_depth, queue) if limit is None else limit
         count = 0

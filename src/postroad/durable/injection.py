@@ -29,7 +29,7 @@ class _Injected:
         if name.startswith("__"):
             raise AttributeError(name)
         raise UsageError(
-            f"`.{name}` was used of a parameter with the default INJECTED that nobody filled in: "
+            f"`.{name}` was used of a parameter whose default INJECTED was not replaced: "
             "run the function with ctx.step(), or call it with a value for the parameter"
         )
 

@@ -46,7 +46,7 @@ def node_of_bridge(name: str) -> str:
 def validate_key(key: object) -> str:
     """Return the text if it may be a message's key, else raise ConfigError."""
     if not isinstance(key, str):
-        raise UsageError(f"a key is a text, not {key!r}")
+        raise UsageError(f"key {key!r} must be a str")
     try:
         size = len(key.encode())
     except UnicodeEncodeError:
@@ -54,14 +54,14 @@ def validate_key(key: object) -> str:
     if size > KEY_BYTES_MAX:
         raise ConfigError(f"key of {size} bytes is longer than {KEY_BYTES_MAX}")
     if "\0" in key:
-        raise ConfigError(f"key {key!r} contains the character 0, which no database keeps")
+        raise ConfigError(f"key {key!r} contains the character 0, which databases do not store")
     return key
 
 
 def validate_queue_name(name: object) -> str:
     """Return the name if it may be a queue's, else raise ConfigError saying what is wrong."""
     if not isinstance(name, str):
-        raise UsageError(f"a queue name is a text, not {name!r}")
+        raise UsageError(f"queue name {name!r} must be a str")
     if not name:
         raise ConfigError("a queue name must not be empty")
     try:
@@ -71,5 +71,5 @@ def validate_queue_name(name: object) -> str:
     if size > QUEUE_NAME_BYTES_MAX:
         raise ConfigError(f"queue name of {size} bytes is longer than {QUEUE_NAME_BYTES_MAX}")
     if not name.isprintable() or any(character.isspace() for character in name):
-        raise ConfigError(f"queue name {name!r} contains spaces or characters nobody can read")
+        raise ConfigError(f"queue name {name!r} contains spaces or unprintable characters")
     return name

@@ -93,4 +93,4 @@ def decode_batch(batch: bytes) -> list[StoredMessage]:
     try:
         return _batch_decoder.decode(batch)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedPayloadError(f"no page of letters: {error}") from error
+        raise MalformedPayloadError(f"invalid batch of messages: {error}") from error

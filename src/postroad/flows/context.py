@@ -204,7 +204,7 @@ class FlowContext:
         sessions = list(sessions)
         endpoints = [session._endpoint for session in sessions]
         if len({endpoint.number for endpoint in endpoints}) < len(endpoints):
-            raise UsageError("receive_all() was given a session twice")
+            raise UsageError("receive_all() got a session twice")
         if not endpoints:
             return []
         fresh = [session for session in sessions if not session._is_started]
@@ -268,7 +268,9 @@ class FlowContext:
         Sessions end; the id stays the same.
         """
         if self._machine.state.initiated_by is not None:
-            raise UsageError(f"flow {self.name} responds to another one, and cannot begin anew")
+            raise UsageError(
+                f"flow {self.name} responds to another one, and cannot continue as new"
+            )
         raise ContinueAsNew(self._definition.encode_arguments(args, kwargs))
 
     # What is the same whenever the code is run.
@@ -327,5 +329,5 @@ class FlowContext:
 
 def _to_ms(seconds: float) -> int:
     if not 0 <= seconds <= _SECONDS_MAX:
-        raise ConfigError(f"{seconds!r} is no number of seconds from 0 on")
+        raise ConfigError(f"{seconds!r} must be a number of seconds, 0 or more")
     return round(seconds * 1000)

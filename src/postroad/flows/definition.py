@@ -197,7 +197,7 @@ class FlowDefinition(Generic[P, R_co]):
             hint = f"; did you mean {similar_names[0]!r}?" if similar_names else "."
             names = ", ".join(map(repr, sorted(signal_types))) or "none"
             raise WrongSignalError(
-                f"the code of flow {self.name!r} asks for no signal {name!r}{hint} It asks for: "
+                f"the code of flow {self.name!r} waits for no signal {name!r}{hint} It waits for: "
                 f"{names}"
             )
         problems = [values.type_mismatch(encoded, expected) for expected in signal_types[name]]
@@ -399,9 +399,11 @@ class FlowRegistry:
     def check_startable(self, definition: FlowDefinition[Any, Any]) -> None:
         """Raise UsageError if nobody at this node can start a flow."""
         if self.find(definition.name) is not definition:
-            raise UsageError(f"{definition!r} is none of the flows this node was given")
+            raise UsageError(f"{definition!r} is no flow of this node; add it to its flows")
         if definition.responds_to is not None:
-            raise UsageError(f"{definition!r} is begun by {definition.responds_to}, by nobody else")
+            raise UsageError(
+                f"{definition!r} responds to {definition.responds_to}; only that flow starts it"
+            )
 
     def find(self, name: str) -> FlowDefinition[Any, Any] | None:
         """The flow of a name."""

@@ -1,23 +1,23 @@
-"""What can go wrong with flows, below the tree of `postroad.core.errors`.
+"""Errors of flows, below the tree of `postroad.core.errors`.
 
 PostroadError
-├── FlowError                             raised by flows: this conversation has failed
-│   ├── PeerFlowFailedError               the flow at the other end has failed
-│   ├── SessionEndedError                 the other end has finished, or closed the session
-│   ├── SessionRejectedError              the other end cannot hold this conversation
-│   ├── FlowTimeoutError (TimeoutError)   something a flow waited for did not come in time
-│   └── FlowKilledError                   an operator ended the flow
-├── NondeterminismError                   the code of a flow does not fit what was recorded
-├── UnrecordedAwaitError                  a flow waited for something that is not recorded
-├── SerializationError (TypeError)        a value cannot be written down
-├── StepFailedError                       stands for an error that cannot be made again
-├── FlowParkedError                       the process died too often while the flow ran
-├── HistoryFullError                      the flow has done more steps than it may
+├── FlowError                             raised by the code of a flow to fail it
+│   ├── PeerFlowFailedError               the flow at the other end of a session failed
+│   ├── SessionEndedError                 the other end ended or closed the session
+│   ├── SessionRejectedError              the peer has no responder for the session
+│   ├── FlowTimeoutError (TimeoutError)   a wait or the flow exceeded its timeout
+│   └── FlowKilledError                   an operator killed the flow
+├── NondeterminismError                   replayed code does not match the history of its flow
+├── UnrecordedAwaitError                  a flow awaited something that cannot be recorded
+├── SerializationError (TypeError)        a value cannot be serialized
+├── StepFailedError                       stands for an error that cannot be restored
+├── FlowParkedError                       the flow is parked and waits for an operator
+├── HistoryFullError                      the history of the flow has reached its limit
 ├── FlowNotFoundError (LookupError)
 ├── ScheduleNotFoundError (LookupError)
-├── SignalBufferFullError (UsageError)    too many signals wait for the flow
-├── WrongSignalError (UsageError)         the code asks for no such signal, or for another type
-└── DrainingError                         no new flows are begun now
+├── SignalBufferFullError (UsageError)    too many unread signals of the flow
+├── WrongSignalError (UsageError)         the code waits for no such signal, or for another type
+└── DrainingError                         the node starts no new flows now
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from postroad.core.errors import PostroadError, UsageError
 
 
 class FlowError(PostroadError):
-    """Raised by the code of a flow: the conversation has failed, and everybody in it is told.
+    """Raised by the code of a flow to fail it and to notify the peers of its sessions.
 
-    Make your own kinds of it. Other errors than this one are taken for faults: the flow waits
-    for an operator instead of failing.
+    Derive application errors from it. Any other error counts as a fault, which parks the flow
+    until an operator retries it.
     """
 
     code = 9000
 
 
 class PeerFlowFailedError(FlowError):
-    """The flow at the other end has failed; `kind` names its error if it wants that known.
+    """The flow at the other end of a session failed.
 
     Attributes:
-        peer: the node.
-        error_id: what the error is called in the records of both nodes.
+        peer: the node of the other flow.
+        error_id: identifies the error in the logs of both nodes.
         kind: the class of the error, if the other flow raised a FlowError.
     """
 
@@ -60,49 +60,49 @@ class PeerFlowFailedError(FlowError):
 
 
 class SessionEndedError(FlowError):
-    """The other end has finished or closed the session, and more was expected of it."""
+    """The other end ended or closed the session before everything was received."""
 
     code = 9020
 
 
 class SessionRejectedError(FlowError):
-    """The other end cannot hold this conversation."""
+    """The peer rejected the session: it has no responder, or one of another version."""
 
     code = 9030
 
 
 class FlowTimeoutError(FlowError, TimeoutError):
-    """What a flow waited for did not come in time."""
+    """A wait of a flow, or the flow, exceeded its timeout."""
 
     code = 9040
 
 
 class FlowKilledError(FlowError):
-    """An operator ended the flow."""
+    """An operator killed the flow."""
 
     code = 9050
 
 
 class NondeterminismError(PostroadError):
-    """The code of a flow asks for something else than it did when its steps were recorded."""
+    """The replayed code of a flow does not match its history."""
 
     code = 9100
 
 
 class UnrecordedAwaitError(PostroadError):
-    """A flow waited for something that is not recorded, so it could not be resumed after it."""
+    """A flow awaited something that cannot be recorded, so that it could not be replayed."""
 
     code = 9200
 
 
 class SerializationError(PostroadError, TypeError):
-    """A value cannot be written down, so it could not be given back when a flow is resumed."""
+    """A value cannot be serialized into the history of a flow."""
 
     code = 9300
 
 
 class StepFailedError(PostroadError):
-    """Stands for an error of a step that cannot be made again from what was recorded.
+    """Stands for an error of a step that cannot be restored from the history.
 
     Attributes:
         kind: the class of the error.
@@ -120,44 +120,44 @@ class StepFailedError(PostroadError):
 
 
 class FlowParkedError(PostroadError):
-    """The flow has met an error that is not for it to handle, and waits for an operator."""
+    """The flow is parked: it waits for an operator because of an error outside of its code."""
 
     code = 9500
 
 
 class HistoryFullError(PostroadError):
-    """The flow has done more steps than may be written down of one: it must begin anew in time."""
+    """The history of the flow has reached its limit; long flows must continue as new in time."""
 
     code = 9510
 
 
 class FlowNotFoundError(PostroadError, LookupError):
-    """No flow has that id; it may have ended long ago."""
+    """No flow has this id; it may have been purged after its end."""
 
     code = 9600
 
 
 class ScheduleNotFoundError(PostroadError, LookupError):
-    """No schedule has that name."""
+    """No schedule has this name."""
 
     code = 9610
 
 
 class SignalBufferFullError(UsageError):
-    """As many signals wait for the flow as may; try again when its code has asked for some."""
+    """The flow has too many unread signals; retry after its code has waited for some."""
 
     code = 9620
     retryable = True
 
 
 class WrongSignalError(UsageError):
-    """The code of the flow asks for no signal of that name, or for one of another type."""
+    """The code of the flow waits for no signal of this name, or for one of another type."""
 
     code = 9630
 
 
 class DrainingError(PostroadError):
-    """This node begins no new flows now, so that it can be stopped or changed."""
+    """The node is draining and starts no new flows."""
 
     code = 9700
     retryable = True

@@ -153,7 +153,9 @@ class FlowService(Lifecycle):
             raise UsageError(f"{self!r} runs already")
         claims = self.queues.store.claims
         if _CLAIM in claims:
-            raise UsageError(f"{claims[_CLAIM]} at this store already: a node has its flows once")
+            raise UsageError(
+                f"{claims[_CLAIM]} with this store already: a node has one FlowService"
+            )
         self.queues.store.claim(_CLAIM, "flows run")
         self.queues.encoder.flow_requests = FlowRequests()
         engine = self._engine = FlowEngine(self.queues, self.registry, self.config)
@@ -211,7 +213,7 @@ class FlowService(Lifecycle):
             await engine.store.write(lambda stored: tables.mark_stopped(stored.database))
         except PostroadError as error:
             # Then the next start counts this one as a crash.
-            logger.debug("the end of the flows could not be noted: %s", error)
+            logger.debug("cannot record the clean stop of the flows: %s", error)
         engine.store.release(_CLAIM)
 
     async def _purge_periodically(self) -> None:
@@ -230,7 +232,7 @@ class FlowService(Lifecycle):
                     failures, initial_delay_s=1.0, max_delay_s=_PURGE_INTERVAL_S, jitter=0.5
                 )
                 level = logging.DEBUG if isinstance(error, StoreError) else logging.WARNING
-                logger.log(level, "flows that ended long ago are kept for now: %r", error)
+                logger.log(level, "cannot purge ended flows, retrying: %r", error)
             await asyncio.sleep(pause_s)
 
     # Beginning.

@@ -117,8 +117,8 @@ class StepSignature:
         blocking = self.sources.intersection(_BLOCKING)
         if blocking and self.is_async:
             raise UsageError(
-                f"step {name} asks for a {min(source.value for source in blocking)}, so it must be "
-                "a `def`; an `async def` can ask for a Transaction instead"
+                f"step {name} injects a {min(source.value for source in blocking)}, so it must be "
+                "a `def`; an `async def` can use a Transaction instead"
             )
 
     def bind(

@@ -68,7 +68,7 @@ async def test_pulled_message_that_did_not_arrive_is_not_acknowledged_later(
         commit.fail(StoreUnavailableError("away"))
         # The second time it arrives while the first one is still in somebody's hands.
         await until_empty(alpha.mail, "beta")
-        with pytest.raises(TransactionAbortedError, match="comes once more"):
+        with pytest.raises(TransactionAbortedError, match="is redelivered"):
             await message.ack()
         (again,) = await beta.mail.pull("orders", timeout=DEADLINE_S)
         await again.ack()

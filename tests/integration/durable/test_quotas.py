@@ -43,7 +43,7 @@ async def test_full_inbox_pushes_back_and_loses_nothing(tmp_path: Path, quota: s
 
         async def is_full() -> bool:
             bridge = (await alpha.mail.statistics()).peers["beta"].bridge
-            return bridge is not None and bridge.last_error == "'beta' has no room for more"
+            return bridge is not None and bridge.last_error == "'beta' has no credit left"
 
         await eventually(is_full, "the bridge has heard that there is no room")
         waiting = len(await beta.mail.admin.peek("orders", limit=1_000))

@@ -72,7 +72,7 @@ async def test_values_that_are_too_large_are_refused_and_not_kept(nodes: FlowNod
     begun: list[FlowHandle[Any]] = [await alpha.begin(returns, b""), await alpha.begin(steps)]
     for handle in begun:
         parked = await alpha.until(handle.id, FlowStatus.PARKED)
-        assert f"and {FLOW_VALUE_BYTES_MAX} is the most that is written down" in str(parked.error)
+        assert f"and {FLOW_VALUE_BYTES_MAX} is the limit" in str(parked.error)
         is_recorded = handle.name == "returns"
         assert len(await alpha.flows.admin.history(handle.id)) == int(is_recorded)
     ((largest,),) = await alpha.rows("SELECT max(length(head)) FROM postroad_flows")
@@ -161,7 +161,7 @@ async def test_a_step_that_swallows_its_cancellation_does_not_keep_flows_from_st
     await has_begun.wait()
     async with asyncio.timeout(DEADLINE_S):
         await alpha.stop_flows()
-    assert "are left behind: postroad step" in caplog.text
+    assert "are abandoned: postroad step" in caplog.text
     is_free.set()
     await has_ended.wait()
 

@@ -253,7 +253,7 @@ async def test_a_session_that_is_opened_twice_has_one_flow(nodes: FlowNodes) -> 
 async def test_only_one_program_has_the_flows_of_a_node(nodes: FlowNodes) -> None:
     alpha, handle = await nodes.begin(wait_for_go)
     second = FlowService(alpha.station.mail, [wait_for_go], nodes.config)
-    with pytest.raises(UsageError, match="a node has its flows once"):
+    with pytest.raises(UsageError, match="a node has one FlowService"):
         await second.start()
     with pytest.raises(UsageError, match="runs already"):
         await alpha.flows.start()

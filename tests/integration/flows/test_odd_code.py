@@ -198,9 +198,9 @@ async def test_bad_arguments_for_what_a_flow_can_do(nodes: FlowNodes) -> None:
         return [*seen, await ctx.step(str, "after")]
 
     asleep, nobody, file, after = await nodes.run(clumsy)
-    assert "-1 is no number of seconds from 0 on" in asleep
+    assert "-1 must be a number of seconds" in asleep
     assert nobody
-    assert "what is sent to beta cannot be written down" in file
+    assert "what is sent to beta cannot be serialized" in file
     assert after == "after"
 
 
@@ -218,7 +218,7 @@ async def test_a_responder_cannot_begin_anew(nodes: FlowNodes) -> None:
 
     alpha, _ = await nodes.pair(ask, again)
     text = await alpha.run(ask, "beta")
-    assert "flow again responds to another one, and cannot begin anew" in text
+    assert "flow again responds to another one, and cannot continue as new" in text
 
 
 async def test_a_step_runs_another_flow_and_waits_for_it(nodes: FlowNodes) -> None:

@@ -157,4 +157,4 @@ async def undo_in_step(ctx: FlowContext) -> str:
 
 async def test_statement_that_undoes_the_commit_fails_its_step(on_sqlite: FlowNodes) -> None:
     alpha = await on_sqlite.start("alpha", undo_in_step)
-    assert "has undone" in await alpha.run(undo_in_step)
+    assert "has rolled" in await alpha.run(undo_in_step)

@@ -384,7 +384,7 @@ class TestProblems:
         clock.set("12:02:10")
         await until_looked_at(clock)
         (view,) = await node.flows.schedules.list()
-        assert view.problem is not None and "is begun by another" in view.problem
+        assert view.problem is not None and "responds to another" in view.problem
         assert await node.flows.admin.list() == []
 
 
@@ -439,7 +439,7 @@ class TestOperations:
     @pytest.mark.parametrize("operation", ["delete", "pause", "resume", "trigger"])
     async def test_there_is_no_such_schedule(self, nodes: FlowNodes, operation: str) -> None:
         node = await nodes.start("alpha", tick)
-        with pytest.raises(ScheduleNotFoundError, match="no schedule is called 'tock'"):
+        with pytest.raises(ScheduleNotFoundError, match="this node has no schedule 'tock'"):
             await getattr(node.flows.schedules, operation)("tock")
 
     async def test_what_makes_no_sense_is_refused(self, nodes: FlowNodes) -> None:
@@ -453,9 +453,9 @@ class TestOperations:
             await schedule("tick", EVERY_MINUTE, tick, catch_up="some")
         with pytest.raises(ConfigError, match="a schedule cannot be called ''"):
             await schedule("", EVERY_MINUTE, tick)
-        with pytest.raises(UsageError, match="none of the flows this node was given"):
+        with pytest.raises(UsageError, match="is no flow of this node"):
             await schedule("tick", EVERY_MINUTE, other)
-        with pytest.raises(UsageError, match="is begun by tick, by nobody else"):
+        with pytest.raises(UsageError, match="responds to tick; only that flow starts it"):
             await schedule("tick", EVERY_MINUTE, tock)
         with pytest.raises(UsageError, match="flow 'tick': too many positional arguments"):
             await schedule("tick", EVERY_MINUTE, tick, "one", "two")

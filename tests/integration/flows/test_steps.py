@@ -315,10 +315,10 @@ async def test_a_result_that_cannot_be_written_down(nodes: FlowNodes) -> None:
 
     alpha = await nodes.start("alpha", odd, very_odd)
     text = await alpha.run(odd)
-    assert "what step 'object' returned cannot be written down" in text
+    assert "what step 'object' returned cannot be serialized" in text
     handle = await alpha.begin(very_odd)
     parked = await alpha.until(handle.id, FlowStatus.PARKED)
-    assert "the result of very_odd cannot be written down" in str(parked.error)
+    assert "the result of very_odd cannot be serialized" in str(parked.error)
 
 
 async def test_arguments_of_a_flow_that_cannot_be_written_down(nodes: FlowNodes) -> None:
@@ -327,9 +327,7 @@ async def test_arguments_of_a_flow_that_cannot_be_written_down(nodes: FlowNodes)
         await ctx.sleep(0)
 
     alpha = await nodes.start("alpha", take)
-    with pytest.raises(
-        SerializationError, match="an argument of flow 'take' cannot be written down"
-    ):
+    with pytest.raises(SerializationError, match="an argument of flow 'take' cannot be serialized"):
         await alpha.begin(take, object())
     assert await alpha.flows.admin.list() == []
 
@@ -453,5 +451,5 @@ async def test_a_step_nobody_can_run_is_explained(nodes: FlowNodes) -> None:
         return seen
 
     first, second = await nodes.run(run_them)
-    assert "asks for a SyncTransaction, so it must be a `def`" in first
-    assert "asks for a StoreConnection, so it must be a `def`" in second
+    assert "injects a SyncTransaction, so it must be a `def`" in first
+    assert "injects a StoreConnection, so it must be a `def`" in second

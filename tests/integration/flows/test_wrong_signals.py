@@ -71,7 +71,7 @@ async def test_a_wrong_signal_that_came_too_early_is_dropped_and_reported(
         await alpha.restart_flows()
         await alpha.flows.signal(handle.id, "b", 2)
     assert await alpha.result(handle.id) == [1, 2]
-    assert "goes on without it: signal 'a' cannot have this value" in caplog.text
+    assert "signal discarded: signal 'a' cannot have this value" in caplog.text
 
 
 async def test_a_flow_that_is_parked_is_logged_with_what_can_be_done(

@@ -21,7 +21,7 @@ logger = logging.getLogger("tests.simulation.flows")
 _LOOK_INTERVAL_S = 0.5
 EXCUSES = (
     "FlowParkedError: the process died",
-    "SerializationError: what step 'scribble' returned cannot be written down",
+    "SerializationError: what step 'scribble' returned cannot be serialized",
     "this node has no flow called",
 )
 """Why a flow may wait for an operator, if nothing is wrong with it."""

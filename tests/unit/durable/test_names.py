@@ -47,9 +47,9 @@ def test_keys_and_queue_names_are_validated() -> None:
     ("ß" * 128, "256 bytes"),
     ("a b", "spaces"),
     ("a\n", "spaces"),
-    ("a\0", "nobody can read"),
+    ("a\0", "unprintable"),
     ("\u00a0", "spaces"),
-    ("\u200b", "nobody can read"),
+    ("\u200b", "unprintable"),
     ("\udc80", "UTF-8"),
 )
 def test_what_no_queue_is_called(name: str, reason: str) -> None:

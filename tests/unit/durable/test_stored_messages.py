@@ -61,7 +61,7 @@ def test_letters_and_pages_are_read_back() -> None:
     b"\x91" * 10_000,
 )
 def test_anything_else_is_no_page(page: bytes) -> None:
-    with pytest.raises(MalformedPayloadError, match="no page of letters"):
+    with pytest.raises(MalformedPayloadError, match="invalid batch of messages"):
         decode_batch(page)
 
 

@@ -147,10 +147,10 @@ def test_a_signal_is_checked_against_what_the_code_asks_for() -> None:
     ]:  # fmt: skip
         whole.check_signal(name, encode_value(value, "it"))
     with pytest.raises(
-        WrongSignalError, match="asks for no signal 'arrivedd'; did you mean 'arrived'"
+        WrongSignalError, match="waits for no signal 'arrivedd'; did you mean 'arrived'"
     ):
         whole.check_signal("arrivedd", encode_value(Parcel(5), "it"))
-    with pytest.raises(WrongSignalError, match=r"'xyz'\. It asks for: 'part'$"):
+    with pytest.raises(WrongSignalError, match=r"'xyz'\. It waits for: 'part'$"):
         part.check_signal("xyz", b"")
     with pytest.raises(
         WrongSignalError, match=r"'arrived' .* cannot have this value: Expected `int`"

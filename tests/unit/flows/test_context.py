@@ -36,8 +36,8 @@ def test_times_that_are_none(seconds: float) -> None:
     async def receives(ctx: FlowContext) -> None:
         await ctx.wait_for_signal("go", int, timeout=seconds)
 
-    assert "is no number of seconds" in outcome(sleeps)
-    assert "is no number of seconds" in outcome(receives)
+    assert "must be a number of seconds" in outcome(sleeps)
+    assert "must be a number of seconds" in outcome(receives)
 
 
 def test_faulty_calls_park_the_flow() -> None:
@@ -56,13 +56,13 @@ def test_faulty_calls_park_the_flow() -> None:
     async def sends_object(ctx: FlowContext) -> None:
         await ctx.open_session("beta").send(object())
 
-    assert "what is sent to beta cannot be written down" in outcome(sends_object)
+    assert "what is sent to beta cannot be serialized" in outcome(sends_object)
 
     async def receives(ctx: FlowContext) -> None:
         session = ctx.open_session("beta")
         await ctx.receive_all([session, session], int)
 
-    assert "was given a session twice" in outcome(receives)
+    assert "got a session twice" in outcome(receives)
 
 
 def test_opening_or_asking_nobody_says_nothing() -> None:

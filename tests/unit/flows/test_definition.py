@@ -157,9 +157,7 @@ def test_arguments_that_do_not_fit(
 
 
 def test_arguments_that_cannot_be_written_or_read_are_refused() -> None:
-    with pytest.raises(
-        SerializationError, match="an argument of flow 'pay' cannot be written down"
-    ):
+    with pytest.raises(SerializationError, match="an argument of flow 'pay' cannot be serialized"):
         pay.encode_arguments((object(),), {})
     encoded = pay.encode_arguments(("five",), {})
     with pytest.raises(msgspec.ValidationError):

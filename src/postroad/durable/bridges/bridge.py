@@ -264,7 +264,7 @@ class Bridge:
         return True
 
     async def _wait_for_credit(self) -> None:
-        self.last_error = f"{self.peer!r} has no room for more"
+        self.last_error = f"{self.peer!r} has no credit left"
         await self._back_off()
 
     async def _open_stream(self, stream: StreamIdentity, peer: PeerState) -> StreamAck:
@@ -288,8 +288,8 @@ class Bridge:
     def _check_status(self, ack: StreamAck) -> None:
         if ack.status is WindowStatus.FENCED:
             raise SenderStateLostError(
-                f"{self.peer!r} has heard from a later bridge manager of this store: if there is "
-                "none, this store is an old copy; decide what to do with the mail that waits, "
+                f"{self.peer!r} has served a later bridge manager of this store: if there is "
+                "none, this store is an old copy; decide what to do with the messages that wait, "
                 "then start a new epoch"
             )
 

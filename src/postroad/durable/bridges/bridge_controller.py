@@ -228,9 +228,9 @@ class BridgeController:
                 )
             except MessagingError as error:
                 # A manager that is not there asks for a snapshot when it comes.
-                logger.debug("the bridge manager cannot be told: %s", error)
+                logger.debug("cannot notify the bridge manager, retrying: %s", error)
             except Exception:
-                logger.exception("the bridge manager cannot be told")
+                logger.exception("cannot notify the bridge manager, retrying")
 
 
 def _route(peer: str, address: Address) -> BridgeRoute:

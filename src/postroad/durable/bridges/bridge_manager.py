@@ -120,9 +120,9 @@ class BridgeManager(Lifecycle):
             except FencedError as error:
                 self._on_fenced(error)
             except StoreError as error:
-                logger.debug("the bridge manager cannot read its store: %s", error)
+                logger.debug("bridge manager: cannot read the store, retrying: %s", error)
             except Exception:
-                logger.exception("the bridge manager cannot read its store")
+                logger.exception("bridge manager: cannot read the store, retrying")
 
     async def _request_snapshot(self, address: Address) -> None:
         """Ask the node for a snapshot until it sends one."""
@@ -139,7 +139,7 @@ class BridgeManager(Lifecycle):
         try:
             await self._service.send(address, BRIDGE_NOTIFY, payload, peer=PeerIfKnown(self._node))
         except MessagingError as error:
-            logger.debug("the bridge manager cannot reach its node: %s", error)
+            logger.debug("bridge manager: cannot reach its node, retrying: %s", error)
 
     # What the node says.
 

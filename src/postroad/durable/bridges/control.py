@@ -91,7 +91,7 @@ def decode_bridge_command(payload: bytes) -> BridgeCommand:
     try:
         message: BridgeCommand = _to_bridge.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedPayloadError(f"no message to a bridge: {error}") from error
+        raise MalformedPayloadError(f"invalid bridge command: {error}") from error
     return message
 
 
@@ -100,5 +100,5 @@ def decode_bridge_report(payload: bytes) -> BridgeReport:
     try:
         message: BridgeReport = _to_node.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedPayloadError(f"no message to a node: {error}") from error
+        raise MalformedPayloadError(f"invalid bridge report: {error}") from error
     return message

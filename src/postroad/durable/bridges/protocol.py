@@ -131,7 +131,7 @@ def agree(offer: StreamOpen) -> int:
     if version < OLDEST or version < (offer.version if offer.oldest is None else offer.oldest):
         raise UsageError(
             f"the sender's newest version of the exchange is {offer.version}, and this node speaks "
-            f"{OLDEST} to {VERSION}: update the older of the two; the mail waits meanwhile"
+            f"{OLDEST} to {VERSION}: update the older of the two; the messages wait meanwhile"
         )
     return version
 

@@ -106,7 +106,7 @@ class StreamReceiver:
         try:
             self._service.serve(OFFER, self._on_open)
         except ConfigError:
-            raise UsageError(f"service {self._service.name!r} has mail already") from None
+            raise UsageError(f"service {self._service.name!r} has durable queues already") from None
         self._is_listening = True
         self._service.serve(DELIVER, self._on_window)
 
@@ -145,7 +145,7 @@ class StreamReceiver:
             self._log.log(
                 sender,
                 time.monotonic(),
-                "mail of %s is not taken: its dead letters have %d bytes, and "
+                "messages of %s are rejected: its dead letters have %d bytes, and "
                 "sender_dead_bytes_max is %d; retry or drop some (postroad dlq)",
                 sender,
                 self._dead_bytes[sender],
@@ -197,7 +197,7 @@ class StreamReceiver:
         AFTER_ACCEPT.hit(sender=sender, first=window.first)
         arrival = mutation.result
         if arrival.detail:
-            logger.debug("a window of %s was not taken: %s", sender, arrival.detail)
+            logger.debug("window of %s rejected: %s", sender, arrival.detail)
         return encode(
             StreamAck(
                 arrival.status,
@@ -211,7 +211,9 @@ class StreamReceiver:
     def _sender_of(self, message: RawMessage) -> str:
         """The node a message comes from, as its connection proves it."""
         if message.peer is None:
-            raise UsageError("mail is taken only over a protocol version that names its sender")
+            raise UsageError(
+                "durable messages need a protocol version that authenticates the sender"
+            )
         return node_of_bridge(message.peer)
 
     def _is_current_token(self, sender: str, store: bytes, epoch: int, token: int) -> bool:

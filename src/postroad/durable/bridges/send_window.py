@@ -44,7 +44,7 @@ def check_stream_consistency(peer: PeerState, ack: StreamAck, local_chain: bytes
         answer: what the peer's store remembers.
         chain_here: the chain after the peer's watermark, as this store knows it.
     """
-    advice = "decide what to do with the mail that waits, then start a new epoch"
+    advice = "decide what to do with the messages that wait, then start a new epoch"
     if ack.watermark < peer.acked_seq:
         raise ReceiverStateLostError(
             f"{peer.name!r} has acknowledged {peer.acked_seq} messages and remembers "
@@ -54,7 +54,7 @@ def check_stream_consistency(peer: PeerState, ack: StreamAck, local_chain: bytes
     if ack.watermark > peer.last_seq:
         raise SenderStateLostError(
             f"{peer.name!r} has {ack.watermark} messages of this node, which remembers having "
-            f"posted {peer.last_seq}: this node's store is an old copy; {advice}"
+            f"sent {peer.last_seq}: this node's store is an old copy; {advice}"
         )
     if local_chain != ack.chain:
         raise StreamDivergedError(

@@ -275,7 +275,7 @@ class QueueDispatcher(QueueLoader):
         self._log.log(
             "refused",
             self._loop.time(),
-            "queue %r: what a handler did cannot be committed, attempt %d of %d: %s: %s; %s",
+            "queue %r: the work of a handler cannot be committed, attempt %d of %d: %s: %s; %s",
             self.queue,
             entry.failures + 1,
             self.retry.max_attempts,
@@ -343,7 +343,7 @@ class QueueDispatcher(QueueLoader):
     def suspend(self, error: Exception) -> None:
         """Nothing can be committed: take nothing more until that is over."""
         if not self._is_stale:
-            logger.warning("queue %r is read again: %s", self.queue, error)
+            logger.warning("queue %r is reloaded: %s", self.queue, error)
             self._failed_in_a_row += 1
         self.reload()
 
@@ -435,7 +435,9 @@ class QueueDispatcher(QueueLoader):
             if mutation.waiter is not None:
                 resolve_future(
                     mutation.waiter,
-                    TransactionAbortedError("its queue was changed; the message is not done"),
+                    TransactionAbortedError(
+                        "the queue was changed meanwhile; the message was not acknowledged"
+                    ),
                 )
         elif mutation.failure is not None:
             self._nack(mutation.failure)

@@ -42,7 +42,7 @@ class PulledMessage(Message, eq=False):
     def _expire(self) -> None:
         self._ack_timer = None
         self._rollback()
-        self._fail(TimeoutError("it was pulled and not acknowledged"))
+        self._fail(TimeoutError("pulled and not acknowledged in time"))
 
     def _fail(self, error: Exception, pause_s: float | None = None) -> None:
         self._span.end(error)
@@ -50,7 +50,7 @@ class PulledMessage(Message, eq=False):
 
     def _cancel_ack_timer(self) -> None:
         if self._ack_timer is None:
-            raise UsageError(f"{self!r} is not yours any more")
+            raise UsageError(f"{self!r} was acknowledged, released or redelivered already")
         self._ack_timer.cancel()
         self._ack_timer = None
 
@@ -78,7 +78,7 @@ class PulledMessage(Message, eq=False):
         if mutation is None:
             if transaction is not None:
                 transaction.finish(None)
-            raise TransactionAbortedError("the queue is read again; the message comes once more")
+            raise TransactionAbortedError("the queue was reloaded; the message is redelivered")
         mutation.waiter = asyncio.get_running_loop().create_future()
         if transaction is None:
             self._dispatcher.submit(mutation)

@@ -147,9 +147,9 @@ class QueueLoader(ABC):
             except Exception as error:
                 failures += 1
                 if isinstance(error, StoreError):
-                    logger.warning("queue %r cannot be read: %s", self.queue, error)
+                    logger.warning("cannot read queue %r, retrying: %s", self.queue, error)
                 else:
-                    logger.exception("queue %r cannot be read", self.queue)
+                    logger.exception("cannot read queue %r, retrying", self.queue)
                 await self._pause(failures)
                 self._is_load_requested.set()
 

@@ -67,7 +67,7 @@ def _call_all(listeners: Sequence[Callable[[*Ts], None]], *event: *Ts) -> None:
         try:
             listener(*event)
         except Exception:
-            logger.exception("%r could not be told what a commit brought", listener)
+            logger.exception("commit listener %r failed", listener)
 
 
 class PrecommitNotifier:

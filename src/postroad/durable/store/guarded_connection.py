@@ -227,7 +227,9 @@ class _Guarded(_Driver):  # type: ignore[misc]  # The other base is the class of
         if name[0] != "_" and lease is not None and not lease.is_in_driver:
             lease.check()
             if self._settable and name not in self._settable:
-                raise UsageError(f"{name} of a connection that is lent stays as the store needs it")
+                raise UsageError(
+                    f"{name} of a borrowed connection cannot be changed: the store depends on it"
+                )
         super().__setattr__(name, value)
 
 

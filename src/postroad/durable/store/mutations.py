@@ -83,7 +83,7 @@ def complete_all(mutations: Mutations, error: Exception | None) -> None:
         try:
             mutation.on_complete(mutation.error or error)
         except Exception:
-            logger.exception("%s could not be told what came of it", type(mutation).__name__)
+            logger.exception("on_complete of %s failed", type(mutation).__name__)
 
 
 def resolve_future(done: asyncio.Future[Any], error: Exception | None) -> None:

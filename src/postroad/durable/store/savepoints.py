@@ -332,7 +332,9 @@ class SavepointTransaction:
         except TransactionAbortedError:
             if mutation is not None:
                 # Without `refuse`: what comes before it in its lane is committed all the same.
-                mutation.error = UsageError("a statement has undone the commit of others too")
+                mutation.error = UsageError(
+                    "a statement has rolled back the commit that others share"
+                )
             raise
 
     def _check_statements(self, database: StoreConnection, mutation: Mutation) -> None:

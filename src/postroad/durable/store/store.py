@@ -331,7 +331,7 @@ class Store:
             StoreUnavailableError: it is not there, or cannot be reached.
         """
         if not self._backend.exists():
-            raise StoreUnavailableError(f"store {self._backend} is not there")
+            raise StoreUnavailableError(f"store {self._backend} does not exist")
         return self._backend.connect_reader()
 
     def _close_blocking_reader(self) -> None:
@@ -343,7 +343,7 @@ class Store:
         try:
             reader = self._backend.connect_reader()
         except StoreError as error:
-            logger.debug("no connection to read with: %s", error)
+            logger.debug("cannot open a connection for blocking reads: %s", error)
             return
         close_quietly(self._reader)
         self._reader = reader
@@ -390,5 +390,5 @@ def _resolve_config(
     try:
         return decode_config(remembered)
     except (msgspec.DecodeError, ConfigError) as error:
-        logger.warning("the store's own settings are not used: %s", error)
+        logger.warning("the settings recorded in the store are invalid and ignored: %s", error)
         return DurableQueuesConfig()

@@ -218,7 +218,7 @@ class GroupCommitWriter:
             except DisplacedError as displaced:
                 await self._end(displaced.failure)
             except StoreError as error:
-                logger.warning("an idle store looks for its database: %s", error)
+                logger.warning("the database of the idle store is unavailable: %s", error)
                 await self._roll_back_or_reconnect()
 
     def _queue_lazy(self) -> None:
@@ -245,11 +245,11 @@ class GroupCommitWriter:
             await self._resolve_uncertain_commit(mutations, error)
         except TransactionAbortedError as error:
             # Of a turn: what has no statements is done again, the others are told to begin again.
-            logger.warning("transactions that share a commit begin again: %s", error)
+            logger.warning("transactions that share a commit are repeated: %s", error)
             self.precommit.abort()
             await self._commit_individually(mutations, error)
         except Exception as error:
-            logger.exception("a commit failed, but not for a reason of the database")
+            logger.exception("a commit failed because of an unexpected error")
             self.precommit.abort()
             await self._commit_individually(mutations, error)
         else:
@@ -435,7 +435,7 @@ class GroupCommitWriter:
             self._fail(mutations, error)
 
     def _fail(self, mutations: Mutations, error: StoreError) -> None:
-        logger.warning("nothing could be committed: %s", error)
+        logger.warning("the commit failed: %s", error)
         complete_all(mutations, error)
         self._fail_transactions(error)
 
@@ -485,7 +485,7 @@ class GroupCommitWriter:
 
     async def _end(self, failure: StoreError) -> None:
         """Commit nothing more, and let go of the store: it may be another process's by now."""
-        logger.critical("nothing more is committed by this process: %s", failure)
+        logger.critical("this process cannot commit any more: %s", failure)
         await self._thread.run(self._release_store)
         self._queue_lazy()
         self.ended.set_result(failure)

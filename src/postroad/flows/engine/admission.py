@@ -138,7 +138,9 @@ class AdmissionController:
             UsageError: this node cannot start it.
         """
         if self.is_draining and not can_hold:
-            raise DrainingError("this node begins no new flows now; try again later, or elsewhere")
+            raise DrainingError(
+                "this node is draining and starts no new flows; retry later or on another node"
+            )
         self._engine.registry.check_startable(definition)
         status = FlowStatus.RUNNING if self.slots.free(definition) else FlowStatus.QUEUED
         if self.is_draining:

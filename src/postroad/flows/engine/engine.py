@@ -200,7 +200,7 @@ class FlowEngine:
             self.reject([(event, done)], error)
             return
         except Exception as error:
-            logger.exception("flow %s could not take up %r", format_flow_id(loaded.id), event)
+            logger.exception("flow %s: cannot apply %r", format_flow_id(loaded.id), event)
             self.reject([(event, done)], error)
             self.abort(loaded, error)
             return
@@ -305,7 +305,7 @@ class FlowEngine:
         if mutation.transition.is_parked:
             log_parked(mutation.state, mutation.transition)
         for rejection in mutation.transition.rejected_signals:
-            logger.warning("flow %s goes on without it: %s", format_flow_id(loaded.id), rejection)
+            logger.warning("flow %s: signal discarded: %s", format_flow_id(loaded.id), rejection)
         if mutation.transition.is_ended:
             self.rejections.discard(loaded.id)
             self._unload_and_redispatch(loaded)
@@ -357,11 +357,11 @@ class FlowEngine:
             self.admission.restore_running(loaded, loaded.machine)
         self._unload_failed(loaded, error)
         if is_duplicate:
-            logger.warning("a session was opened twice; the second one is ignored")
+            logger.warning("duplicate session ignored")
         elif not self._is_closed and not isinstance(error, NotRunningError):
             is_known = isinstance(error, OutboxFullError | StoreError)
             level = logging.DEBUG if is_known else logging.WARNING
-            logger.log(level, "flow %s is read again: %s", format_flow_id(loaded.id), error)
+            logger.log(level, "flow %s is reloaded: %s", format_flow_id(loaded.id), error)
             self._failed_commits += 1
             pause_s = backoff(
                 self._failed_commits,

@@ -74,8 +74,8 @@ def log_parked(state: FlowState, transition: FlowTransition) -> None:
     detail = failure.detail.strip()
     id = format_flow_id(state.id)
     logger.warning(
-        "flow %s of %s is parked at %s: %s: %s. Mend the cause and restart the node, or try it "
-        "again with `postroad flow retry %s`; `postroad flow kill %s` ends it%s",
+        "flow %s of %s is parked at %s: %s: %s. Correct the cause and restart the node, or retry "
+        "it with `postroad flow retry %s`; `postroad flow kill %s` ends it%s",
         id, state.name, place, kind.rpartition(":")[2], text, id, id,
         f"\n{detail}" if more or detail != text else "",
     )  # fmt: skip

@@ -69,7 +69,7 @@ class SessionReceiver(QueueReceiver):
         origin = InitiatingSession(peer, envelope.key, "", 1, "")
         responder = await self.engine.store.read(tables.find_responder, origin)
         if responder is None:
-            logger.debug("%s speaks in a session that nobody has here", peer)
+            logger.debug("message of %s ignored: its session does not exist", peer)
             self.dispatcher.ack(entry)
         else:
             event = SessionMessagesReceived(0, envelope.messages, entry, peer)
@@ -101,7 +101,7 @@ class SessionReceiver(QueueReceiver):
             state.deadline_ms = now + round(definition.timeout_s * 1000)
         if definition is None:
             logger.warning(
-                "%s opens a session of flow %r, and nothing here responds to it: it is kept",
+                "%s opens a session of flow %r, which has no responder on this node: it is held",
                 peer, initial.flow,
             )  # fmt: skip
         span = start_responder_span(engine.store.owner, state.name, entry)

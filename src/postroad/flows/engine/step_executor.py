@@ -188,7 +188,7 @@ class StepExecutor:
                 await asyncio.gather(*ended, return_exceptions=True)
         if unfinished:
             logger.warning(
-                "%d steps do not end although they were cancelled, and are left behind: %s",
+                "%d cancelled steps do not end and are abandoned: %s",
                 len(unfinished), ", ".join(sorted(_name_of(future) for future in unfinished)),
             )  # fmt: skip
 
@@ -229,7 +229,7 @@ class StepExecutor:
                 if not isinstance(error, Exception):
                     raise error
                 return
-            logger.debug("step %s failed and is tried again: %r", step.name, error)
+            logger.debug("step %s failed and is retried: %r", step.name, error)
             await asyncio.sleep(pause)
 
     async def _attempt(

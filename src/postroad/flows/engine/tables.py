@@ -222,7 +222,7 @@ def _decode_state(row: DatabaseRow) -> FlowState:
     try:
         state = _decoder.decode(encoded)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return _unreadable(id, name, f"its head cannot be read: {error}")
+        return _unreadable(id, name, f"its state cannot be decoded: {error}")
     if status not in _STATUSES:
         return _unreadable(id, name, f"its status {status!r} is unknown")
     state.arguments = bytes(arguments)
@@ -340,7 +340,7 @@ def _read_message(encoded: bytes) -> SessionMessage:
         return decode_session_message(encoded)
     except msgspec.DecodeError as error:
         raise NondeterminismError(
-            f"what was said to it was written by another version of Postroad: {error}"
+            f"a message or signal for it was written by another version of Postroad: {error}"
         ) from None
 
 

@@ -149,7 +149,7 @@ class FlowLifecycle(ABC):
             f"flow {self.state.name} has done {self.steps} steps, which were given {self._bytes} "
             f"bytes, and may do {limits.max_steps} with {limits.max_bytes}: let its code begin "
             "anew with ctx.continue_as_new(...) from time to time, or allow more with "
-            "history_steps_max and history_bytes_max; then try it again"
+            "history_steps_max and history_bytes_max; then retry it"
         )
         self._park(HistoryFullError(text))
 

@@ -306,7 +306,7 @@ class FlowStateMachine(FlowLifecycle):
         try:
             outcome = CommandResult(command.decode_result(encoded))
         except Exception as problem:
-            text = f"{command.label} got something else than it wants: {problem}"
+            text = f"{command.label} got a value of another type: {problem}"
             self._complete_error(command, FlowError(text))
         else:
             self._complete(command, encoded, outcome)

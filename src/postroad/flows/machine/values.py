@@ -32,13 +32,13 @@ def encode_value(value: Any, what: str) -> bytes:
         encoded = _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise SerializationError(
-            f"{what} cannot be written down: {error}. Give plain values, dataclasses or "
+            f"{what} cannot be serialized: {error}. Give plain values, dataclasses or "
             "msgspec structs, and leave open files, connections and the like inside steps"
         ) from None
     if len(encoded) > FLOW_VALUE_BYTES_MAX:
         raise SerializationError(
-            f"{what} takes {len(encoded)} bytes, and {FLOW_VALUE_BYTES_MAX} is the most that is "
-            "written down: keep it in a file, an object store or a table, and give its name"
+            f"{what} takes {len(encoded)} bytes, and {FLOW_VALUE_BYTES_MAX} is the limit: "
+            "keep it in a file, an object store or a table, and give its name"
         )
     return encoded
 

@@ -225,7 +225,7 @@ def _read_all(rows: Iterable[DatabaseRow]) -> list[Schedule]:
         try:
             schedules.append(_read(row))
         except NondeterminismError as error:
-            logger.warning("%s: it is left alone", error)
+            logger.warning("%s: the schedule is left unchanged", error)
     return schedules
 
 

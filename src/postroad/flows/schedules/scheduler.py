@@ -261,10 +261,10 @@ class FlowScheduler:
             try:
                 pause_s = await self._scan()
             except StoreError as error:
-                logger.debug("schedules cannot be read now: %s", error)
+                logger.debug("cannot read schedules, retrying: %s", error)
                 pause_s = _STORE_RETRY_S
             except Exception:
-                logger.exception("schedules could not be looked at")
+                logger.exception("cannot scan schedules, retrying")
                 pause_s = _RESCAN_INTERVAL_S
             try:
                 async with asyncio.timeout(pause_s):
@@ -289,11 +289,13 @@ class FlowScheduler:
         try:
             await self._advance(schedule, now)
         except StoreError as error:
-            logger.debug("schedule %r cannot be served now: %s", schedule.name, error)
+            logger.debug(
+                "schedule %r cannot start its flow now, retrying: %s", schedule.name, error
+            )
             return _STORE_RETRY_S
         except Exception:
             # It must not keep the others from being served.
-            logger.exception("schedule %r could not be served", schedule.name)
+            logger.exception("schedule %r cannot start its flow, retrying", schedule.name)
         return _RESCAN_INTERVAL_S
 
     async def _advance(self, schedule: Schedule, now: int) -> None:
@@ -303,7 +305,7 @@ class FlowScheduler:
         plan = plan_schedule(schedule, CronExpression.parse(schedule.cron, schedule.timezone), now)
         if plan.skipped_ms is not None:
             since = format_time(plan.skipped_ms)
-            logger.info("schedule %r: times from %s on are left out", schedule.name, since)
+            logger.info("schedule %r: missed times since %s are skipped", schedule.name, since)
         current: Schedule | None = schedule
         for move in plan.advances:
             if current is None or self._engine.admission.is_draining:
@@ -388,7 +390,9 @@ def _advance(
 def _find(database: StoreConnection, name: str) -> Schedule:
     schedule = rows.find_schedule(database, name)
     if schedule is None:
-        raise ScheduleNotFoundError(f"no schedule is called {name!r}; see flows.schedules.list()")
+        raise ScheduleNotFoundError(
+            f"this node has no schedule {name!r}; see flows.schedules.list()"
+        )
     return schedule
 
 

@@ -399,7 +399,7 @@ def _is_finished(endpoint: SessionEndpoint) -> bool:
 
 
 def _closed_result(endpoint: SessionEndpoint) -> SessionClosedResult:
-    error = SessionEndedError(f"{endpoint.peer} says nothing more in this session")
+    error = SessionEndedError(f"{endpoint.peer} sends nothing more in this session")
     return SessionClosedResult(error, endpoint.number)
 
 
@@ -416,10 +416,10 @@ def _find_info(endpoint: SessionEndpoint) -> bytes | SessionClosedResult | None:
 def error_from_message(message: SessionMessage, peer: str) -> FlowError:
     """What it means for the code that the other end says this instead of data."""
     if isinstance(message, SessionReject):
-        return SessionRejectedError(f"{peer} cannot hold this conversation: {message.text}")
+        return SessionRejectedError(f"{peer} rejected the session: {message.text}")
     if isinstance(message, SessionError):
         reason = message.text or f"error {message.error_id} in its own records"
         return PeerFlowFailedError(
             f"the flow of {peer} has failed: {reason}", peer, message.error_id, message.kind
         )
-    return SessionEndedError(f"{peer} has ended this session, and more was expected of it")
+    return SessionEndedError(f"{peer} has ended this session before everything was received")

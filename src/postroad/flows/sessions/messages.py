@@ -101,17 +101,17 @@ def decode_session_envelope(body: bytes) -> SessionEnvelope:
     try:
         envelope = _decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise DeadLetter(f"no letter of a flow: {error}") from None
+        raise DeadLetter(f"invalid session envelope: {error}") from None
     if not envelope.messages or len(envelope.messages) > _MESSAGES_MAX:
-        raise DeadLetter(f"a letter with {len(envelope.messages)} messages")
+        raise DeadLetter(f"an envelope with {len(envelope.messages)} messages")
     if not 0 < envelope.key.flow < 1 << 63 or not 0 <= envelope.key.number < 1 << 31:
-        raise DeadLetter(f"no session of a flow: {envelope.key}")
+        raise DeadLetter(f"invalid session key: {envelope.key}")
     for index, message in enumerate(envelope.messages):
         is_first = isinstance(message, SessionInit)
         if is_first and (index or envelope.is_for_initiator):
-            raise DeadLetter("a session is opened in the midst of it")
+            raise DeadLetter("a session is opened in the middle of an envelope")
         if isinstance(message, SessionInit | SessionConfirm) and not is_valid_name(message.flow):
-            raise DeadLetter(f"no name of a flow: {message.flow[:_NAME_CHARS_MAX]!r}")
+            raise DeadLetter(f"invalid flow name: {message.flow[:_NAME_CHARS_MAX]!r}")
     return envelope
 
 

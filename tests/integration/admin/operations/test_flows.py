@@ -39,7 +39,7 @@ async def test_a_flow_is_begun_looked_at_and_signalled(operator: Operator) -> No
     assert (shown.waits_for, shown.result, shown.forked_from) == (["signal more"], None, None)
     assert (await operator.do("flow.pause", id=begun.id)).status is FlowStatus.PAUSED
     assert (await operator.do("flow.resume", id=begun.id)).status is FlowStatus.RUNNING
-    with pytest.raises(WrongSignalError, match="asks for no signal 'moree'; did you mean 'more'"):
+    with pytest.raises(WrongSignalError, match="waits for no signal 'moree'; did you mean 'more'"):
         await operator.do("flow.signal", id=begun.id, name="moree", value=4)
     with pytest.raises(WrongSignalError, match="Expected `int`, got `str`"):
         await operator.do("flow.signal", id=begun.id, name="more", value="abc")

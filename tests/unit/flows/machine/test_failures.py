@@ -439,7 +439,7 @@ def test_responder_does_not_begin_anew() -> None:
 
     driven = Driven(forgetful, initiated_by=ORIGIN)
     driven.tell(FlowAdmitted([SessionInit("ask", 3, "", encode_value(1, "it"))]))
-    assert "forgetful responds to another one, and cannot begin anew" in driven.trouble
+    assert "forgetful responds to another one, and cannot continue as new" in driven.trouble
     assert [message for _, message in driven.said] == [SessionConfirm("forgetful", 1, "")]
 
 

@@ -59,7 +59,7 @@ def test_results_that_cannot_be_written_down_or_read_are_errors() -> None:
 
     driven = begun(careless)
     driven.tell(StepCompleted((0,), object()))
-    assert driven.result.startswith("what step 'work' returned cannot be written down")
+    assert driven.result.startswith("what step 'work' returned cannot be serialized")
     driven = begun(calculate)
     driven.tell(StepCompleted((0,), "text"))
     assert driven.head.status is FlowStatus.PARKED
@@ -71,7 +71,7 @@ def test_results_that_cannot_be_written_down_or_read_are_errors() -> None:
 
     driven = begun(odd)
     assert driven.head.status is FlowStatus.PARKED
-    assert "the result of odd cannot be written down" in driven.trouble
+    assert "the result of odd cannot be serialized" in driven.trouble
 
 
 def test_signals_are_kept_in_their_order_until_they_are_asked_for() -> None:

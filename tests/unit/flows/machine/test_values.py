@@ -1,4 +1,4 @@
-"""Values and errors in records: what is read back, and what cannot be written down."""
+"""Values and errors in records: what is read back, and what cannot be serialized."""
 
 import dataclasses
 import datetime
@@ -147,7 +147,7 @@ def test_what_cannot_be_written_down_is_named() -> None:
     ):
         with (
             naming(value),
-            pytest.raises(SerializationError, match="what it returned cannot be written down"),
+            pytest.raises(SerializationError, match="what it returned cannot be serialized"),
         ):
             values.encode_value(value, "what it returned")
 

@@ -134,7 +134,7 @@ def test_mail_that_does_not_fit_fails_the_flow_or_is_ignored() -> None:
     driven = begun(ask, "beta")
     done = driven.tell(SessionMessagesReceived(1, [CONFIRM, data(7)]))
     assert driven.head.status is FlowStatus.FAILED
-    assert "2 receive(beta) got something else than it wants" in driven.trouble
+    assert "2 receive(beta) got a value of another type" in driven.trouble
     (failed,) = done.outgoing[1]
     assert isinstance(failed, SessionError)
     assert failed.kind == "FlowError"
@@ -264,7 +264,7 @@ def test_of_several_sessions_only_those_that_ended_have_ended() -> None:
     driven.load()
     assert driven.waiting == ["2 receive(gamma)"]
     over = driven.tell(SessionMessagesReceived(2, [CONFIRM, data(9)]))
-    assert driven.result == ["beta has ended this session, and more was expected of it", 9]
+    assert driven.result == ["beta has ended this session before everything was received", 9]
     assert over.outgoing == {2: [SessionClose()]}
 
 

@@ -85,18 +85,18 @@ def test_so_is_a_letter_with_another_byte(data: st.DataObject) -> None:
 
 @each(
     (KEY, False, [], "0 messages"),
-    (KEY, True, [SessionInit("ask", 1, "")], "in the midst"),
-    (KEY, False, [SessionData(b""), SessionInit("ask", 1, "")], "in the midst"),
-    (KEY, False, [SessionInit("a", 1, ""), SessionInit("a", 1, "")], "in the midst"),
-    (KEY, False, [SessionInit("a" * 201, 1, "")], "no name of a flow"),
-    (KEY, True, [SessionConfirm("a" * 201, 1, "")], "no name of a flow"),
-    (KEY, False, [SessionInit("", 1, "")], "no name of a flow"),
-    (KEY, False, [SessionInit("a\n", 1, "")], "no name of a flow"),
-    (SessionKey(0, 1), False, [SessionClose()], "no session"),
-    (SessionKey(-1, 1), False, [SessionClose()], "no session"),
-    (SessionKey(1 << 63, 1), False, [SessionClose()], "no session"),
-    (SessionKey(1, -1), False, [SessionClose()], "no session"),
-    (SessionKey(1, 1 << 31), False, [SessionClose()], "no session"),
+    (KEY, True, [SessionInit("ask", 1, "")], "in the middle"),
+    (KEY, False, [SessionData(b""), SessionInit("ask", 1, "")], "in the middle"),
+    (KEY, False, [SessionInit("a", 1, ""), SessionInit("a", 1, "")], "in the middle"),
+    (KEY, False, [SessionInit("a" * 201, 1, "")], "invalid flow name"),
+    (KEY, True, [SessionConfirm("a" * 201, 1, "")], "invalid flow name"),
+    (KEY, False, [SessionInit("", 1, "")], "invalid flow name"),
+    (KEY, False, [SessionInit("a\n", 1, "")], "invalid flow name"),
+    (SessionKey(0, 1), False, [SessionClose()], "invalid session key"),
+    (SessionKey(-1, 1), False, [SessionClose()], "invalid session key"),
+    (SessionKey(1 << 63, 1), False, [SessionClose()], "invalid session key"),
+    (SessionKey(1, -1), False, [SessionClose()], "invalid session key"),
+    (SessionKey(1, 1 << 31), False, [SessionClose()], "invalid session key"),
 )
 def test_what_no_node_of_good_will_sends(
     key: SessionKey, is_back: bool, messages: Sequence[SessionMessage], reason: str

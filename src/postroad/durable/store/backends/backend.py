@@ -111,7 +111,9 @@ class StoreConnection(Protocol):
 def check_in_transaction(database: StoreConnection) -> None:
     """Raise TransactionAbortedError if a statement ended what others commit too."""
     if not database.is_in_transaction:
-        raise TransactionAbortedError("a statement has undone the whole transaction; begin again")
+        raise TransactionAbortedError(
+            "a statement has rolled the whole transaction back; start it again"
+        )
 
 
 @contextmanager

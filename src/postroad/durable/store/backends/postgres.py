@@ -285,7 +285,7 @@ class PostgresBackend(DatabaseBackend):
         try:
             parts = self._psycopg.conninfo.conninfo_to_dict(self._dsn)
         except self._psycopg.ProgrammingError as error:
-            raise ConfigError(f"no connection string of PostgreSQL: {error}") from None
+            raise ConfigError(f"invalid connection string of PostgreSQL: {error}") from None
         # Without the password.
         place = f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}"
         return f"postgresql://{place}/{parts.get('dbname', '')} schema {self._schema}"

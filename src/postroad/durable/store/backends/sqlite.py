@@ -312,7 +312,7 @@ class SqliteBackend(DatabaseBackend):
             finally:
                 os.close(log)
         except OSError as error:
-            logger.debug("the log of %s stays short: %s", self._path, error)
+            logger.debug("cannot preallocate the write-ahead log of %s: %s", self._path, error)
 
     def lock_schema(self, database: StoreConnection) -> None:
         """Whoever has begun to write is alone anyway."""
@@ -363,7 +363,7 @@ def _make_private(path: Path) -> None:
     except FileExistsError:
         return
     except OSError as error:
-        raise StoreUnavailableError(f"store {path} cannot be made: {error}") from error
+        raise StoreUnavailableError(f"store {path} cannot be created: {error}") from error
 
 
 def check_integrity(database: StoreConnection, where: str) -> None:

@@ -219,7 +219,7 @@ class OutboxTable:
         if chain_after(self.database, peer.id, acked) != chain:
             raise StreamDivergedError(
                 f"{peer.name!r} claims to have accepted message {acked}, but not the one that "
-                "was posted here"
+                "was sent here"
             )
 
     def _dead_letter_rejected(

@@ -249,7 +249,7 @@ def _to_inbox_batch(queue: str, row: DatabaseRow) -> InboxBatch:
                 f"{batch.pending} are marked as not handled, and {pending} counted"
             )
     except (StoreCorruptedError, MalformedPayloadError) as error:
-        logger.error("page %d of queue %r is damaged and not handled: %s", id, queue, error)
+        logger.error("batch %d of queue %r is damaged and not delivered: %s", id, queue, error)
         batch.messages, batch.done_bits = [], 0
     return batch
 
@@ -274,7 +274,7 @@ def _to_deferred(queue: str, row: DatabaseRow) -> DeferredMessage | None:
     try:
         message = decode_stored_message(strip_checksum(bytes(data)))
     except (StoreCorruptedError, msgspec.DecodeError) as problem:
-        logger.error("letter %d of queue %r is damaged and not handled: %s", id, queue, problem)
+        logger.error("message %d of queue %r is damaged and not delivered: %s", id, queue, problem)
         return None
     return DeferredMessage(
         id=id,

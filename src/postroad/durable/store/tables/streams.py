@@ -290,11 +290,11 @@ def _decode_messages(new_batch: NewBatch) -> tuple[bytes, list[StoredMessage]]:
     """The bytes and letters of a page; raises MalformedPayloadError if they are not as told."""
     data = new_batch.batch.data or b""
     if not new_batch.is_intact:
-        raise MalformedPayloadError("the page was changed on its way")
+        raise MalformedPayloadError("the batch was changed in transit")
     messages = decode_batch(data)
     if len(messages) != new_batch.batch.count:
         raise MalformedPayloadError(
-            f"{len(messages)} letters where {new_batch.batch.count} were told"
+            f"{len(messages)} messages where {new_batch.batch.count} were announced"
         )
     return data, messages
 
