@@ -24,7 +24,7 @@ from postroad.core.errors import ConfigError, UsageError
 from postroad.durable import DurableQueuesConfig
 from postroad.durable.arrivals import encode_arrival
 from postroad.durable.producer import MessageEncoder, OutgoingMessage, SendOptions, StartableFlow
-from postroad.flows.requests import FlowRequests
+from postroad.flows.inbox.requests import FlowRequests
 from postroad.node.queues.queue import Queue
 
 __all__ = ["Outbox", "send", "signal", "start_flow", "start_flow_with_id"]

@@ -23,8 +23,8 @@ from postroad.flows.engine.background import WakeupTimer
 from postroad.flows.engine.engine import FlowEngine
 from postroad.flows.engine.loaded_flow import LoadedFlow
 from postroad.flows.engine.mutations import FlowMutation, FlowMutationBuilder, OnFlowCommitted
-from postroad.flows.engine.session_receiver import SessionReceiver
 from postroad.flows.engine.step_executor import StepExecutor
+from postroad.flows.inbox.session_receiver import SessionReceiver
 from postroad.flows.machine.events import FlowAdmitted, FlowTransition, SessionMessagesReceived
 from postroad.flows.machine.history import CommandKind, HistoryEntry
 from postroad.flows.machine.replay import ReplayCursor

@@ -17,6 +17,7 @@ from postroad.flows.engine import tables
 from postroad.flows.engine.background import now_ms
 from postroad.flows.engine.engine import FlowEngine
 from postroad.flows.errors import FlowNotFoundError
+from postroad.flows.inbox.requests import encode_signal
 from postroad.flows.machine import values
 from postroad.flows.machine.coroutine import pending_commands
 from postroad.flows.machine.events import (
@@ -36,7 +37,6 @@ from postroad.flows.machine.state import (
     parse_flow_id,
 )
 from postroad.flows.machine.status import FlowStatus
-from postroad.flows.requests import encode_signal
 
 _SEED_BYTES = 16
 _LIST_MAX = 1_000

@@ -21,15 +21,15 @@ from postroad.flows.engine import tables
 from postroad.flows.engine.background import purge_expired
 from postroad.flows.engine.engine import FlowEngine
 from postroad.flows.engine.execution import FlowExecution
-from postroad.flows.engine.queue_receiver import QueueReceiver
-from postroad.flows.engine.request_receiver import RequestReceiver
-from postroad.flows.engine.session_receiver import SessionReceiver
 from postroad.flows.errors import FlowKilledError, FlowNotFoundError
+from postroad.flows.inbox.queue_receiver import QueueReceiver
+from postroad.flows.inbox.request_receiver import RequestReceiver
+from postroad.flows.inbox.requests import FlowRequests, check_client_id
+from postroad.flows.inbox.session_receiver import SessionReceiver
 from postroad.flows.machine import values
 from postroad.flows.machine.events import FlowAdmitted
 from postroad.flows.machine.state import FlowState, format_flow_id
 from postroad.flows.machine.status import FlowStatus
-from postroad.flows.requests import FlowRequests, check_client_id
 from postroad.flows.schedules.scheduler import FlowScheduler, FlowSchedules
 from postroad.flows.tracing import start_flow_span, store_trace
 

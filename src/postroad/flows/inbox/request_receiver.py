@@ -11,17 +11,17 @@ from postroad.core.errors import ConfigError, Reject, UsageError
 from postroad.durable.consumers.prefetch import QueuedMessage
 from postroad.flows.engine import tables
 from postroad.flows.engine.engine import FlowEngine
-from postroad.flows.engine.queue_receiver import QueueReceiver
-from postroad.flows.engine.session_receiver import end_span
-from postroad.flows.machine.events import FlowAdmitted, SignalReceived
-from postroad.flows.machine.state import FlowState, is_flow_id, parse_flow_id
-from postroad.flows.requests import (
+from postroad.flows.inbox.queue_receiver import QueueReceiver
+from postroad.flows.inbox.requests import (
     QUEUE,
     SignalRequest,
     StartRequest,
     check_client_id,
     decode_request,
 )
+from postroad.flows.inbox.session_receiver import end_span
+from postroad.flows.machine.events import FlowAdmitted, SignalReceived
+from postroad.flows.machine.state import FlowState, is_flow_id, parse_flow_id
 from postroad.flows.tracing import start_responder_span, store_trace
 
 TAKEN = faults.declare_fault_point("flows.request.taken")

@@ -15,7 +15,7 @@ from postroad.flows.definition import FlowDefinition
 from postroad.flows.engine import tables
 from postroad.flows.engine.background import now_ms
 from postroad.flows.engine.engine import FlowEngine
-from postroad.flows.engine.queue_receiver import QueueReceiver
+from postroad.flows.inbox.queue_receiver import QueueReceiver
 from postroad.flows.machine.events import FlowAdmitted, SessionMessagesReceived
 from postroad.flows.machine.state import FlowState, InitiatingSession
 from postroad.flows.machine.status import FlowStatus
