@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from functools import partial
 
 from postroad.core import Address, tracing
 from postroad.core.errors import NotRunningError, ReplyTimeoutError
@@ -139,18 +138,14 @@ class LoopbackTransport:
         timer = asyncio.get_running_loop().call_later(
             self._context.limits.handler_timeout_s, self._cancel, task
         )
-        task.add_done_callback(partial(self._on_consumed, subscription, timer))
 
-    def _on_consumed(
-        self,
-        subscription: Subscription,
-        timer: asyncio.TimerHandle,
-        task: asyncio.Future[HandlerReturn],
-    ) -> None:
-        timer.cancel()
-        self._capacity.release()
-        if not task.cancelled():
-            self._report(subscription.subject, reply_from_task(task, subscription))
+        def on_consumed(task: asyncio.Future[HandlerReturn]) -> None:
+            timer.cancel()
+            self._capacity.release()
+            if not task.cancelled():
+                self._report(subject, reply_from_task(task, subscription))
+
+        task.add_done_callback(on_consumed)
 
     # Asynchronous handlers.
 

@@ -116,7 +116,12 @@ class DnsDiscovery(SeedDiscovery):
 
 
 def _parse(name: str, default_port: int) -> Address:
-    if _is_ip(bare := name.strip("[]")):
+    bare = name.strip("[]")
+    try:
+        ip_address(bare)
+    except ValueError:
+        pass  # It is a name.
+    else:
         return validate_port(Address(bare, default_port))
     target = Address.parse(name) if ":" in name else Address(name, default_port)
     try:
@@ -126,11 +131,3 @@ def _parse(name: str, default_port: int) -> Address:
     if not is_name:
         raise ConfigError(f"cannot use DNS name {name!r}: the form is host or host:port")
     return validate_port(target)
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True

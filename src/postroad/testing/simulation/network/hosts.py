@@ -243,7 +243,7 @@ class SimHost:
 # Within one host nothing is lost and delays are short.
 _LOCAL_DELAY_S = (0.000_005, 0.000_05)
 # The delay that reordering adds to a datagram, in maximum delays.
-_LATE_FACTOR = 10.0
+LATE_FACTOR = 10.0
 
 
 class LinkConditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,10 +295,6 @@ class LinkTable:
         """Return a random delay for the next packet."""
         least, most = _LOCAL_DELAY_S if source == target else self.get(source, target).delay_s
         return least + (most - least) * self._rng.random()
-
-    def reorder_delay(self, source: str, target: str) -> float:
-        """Return the additional delay of a reordered datagram."""
-        return self.get(source, target).delay_s[1] * _LATE_FACTOR * self._rng.random()
 
     def is_reachable(self, source: str, target: str) -> bool:
         return (source, target) not in self._blocked

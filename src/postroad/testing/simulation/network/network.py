@@ -14,6 +14,7 @@ from postroad.core.errors import ConfigError, UsageError
 from postroad.testing.simulation.network.datagram import MemoryDatagramTransport
 from postroad.testing.simulation.network.hosts import (
     DEFAULT_CONDITIONS,
+    LATE_FACTOR,
     WILDCARD,
     LinkTable,
     NameService,
@@ -336,7 +337,7 @@ class MemoryNetwork:
         for _ in range(copies):
             when = self.loop.time() + self.links.delay(*names)
             if conditions.reorder and random() < conditions.reorder:
-                when += self.links.reorder_delay(*names)
+                when += self.links.get(*names).delay_s[1] * LATE_FACTOR * random()
             else:
                 when = sender.in_order(target, when)
             self.loop.call_at(when, self._arrive, sender, host, data, target, context=self.context)
