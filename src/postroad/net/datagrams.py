@@ -115,8 +115,7 @@ class DatagramService(Lifecycle):
         self._is_stop_wanted = False
         try:
             self._transport, self._receiver = await loop.create_datagram_endpoint(
-                lambda: _DatagramProtocol(self._on_datagram, self._on_error),
-                local_addr=(self._bind.host, self._bind.port),
+                lambda: _DatagramProtocol(self), local_addr=(self._bind.host, self._bind.port)
             )
         except OSError as error:
             raise ConfigError(f"cannot open a datagram socket at {self._bind}: {error}") from error
@@ -330,20 +329,15 @@ class DatagramService(Lifecycle):
 class _DatagramProtocol(asyncio.DatagramProtocol):
     """Passes the callbacks of asyncio to the service."""
 
-    def __init__(
-        self,
-        on_datagram: Callable[[bytes, tuple[str, int]], None],
-        on_error: Callable[[Exception], None],
-    ) -> None:
-        self._on_datagram = on_datagram
-        self._on_error = on_error
+    def __init__(self, service: DatagramService) -> None:
+        self._service = service
         self.closed = asyncio.Event()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed.set()
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        self._on_datagram(data, addr)
+        self._service._on_datagram(data, addr)
 
     def error_received(self, exc: Exception) -> None:
-        self._on_error(exc)
+        self._service._on_error(exc)

@@ -125,8 +125,8 @@ class WireConnection:
         # The codec of the newest version until a version is negotiated, then the final one.
         self._use_codec(make_codec(config, config.profile.versions[-1]))
         self._heartbeats = make_heartbeats(config, role, next_id)
-        # The frame type that makes up nearly all traffic to this side. Empty unless the connection
-        # is open, and where heartbeats are requests, which must all be inspected.
+        # The frame type that makes up nearly all traffic to this side; empty unless the connection
+        # is open.
         self._fast_path_frames = _NONE
         # Whether a large frame has started, whose bytes should be read into `receive_buffer`.
         self.wants_buffer = False
@@ -180,7 +180,12 @@ class WireConnection:
             return self._receive_checked(data, now)
         reader = self._reader
         frames = reader.feed(data)
-        if frames and reader.is_fast_path and self._fast_path_frames.issuperset(map(type, frames)):
+        if (
+            frames
+            and reader.is_fast_path
+            and self._fast_path_frames.issuperset(map(type, frames))
+            and not self._heartbeats.concerns(frames)
+        ):
             reader.last_frame = now
             self.wants_buffer = False
             return frames  # type: ignore[return-value]
@@ -264,9 +269,8 @@ class WireConnection:
 
     def _open(self, events: list[ConnectionEvent], now: float) -> None:
         self.state = transition(self.state, ConnectionState.OPEN)
-        if not self._heartbeats.uses_request_frames:
-            has_requests = self.is_tunnel or self.role is ConnectionRole.SERVER
-            self._fast_path_frames = _REQUESTS if has_requests else _REPLIES
+        has_requests = self.is_tunnel or self.role is ConnectionRole.SERVER
+        self._fast_path_frames = _REQUESTS if has_requests else _REPLIES
         self.needs_attention = True
         events.append(ConnectionOpened(self.version))
         self._heartbeats.open(now)

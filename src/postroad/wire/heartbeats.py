@@ -19,6 +19,7 @@ from postroad.wire.frames import Frame, PingFrame, PongFrame, ReplyFrame, ReplyS
 
 SETUP_SUBJECT = "internal-heartbeat-setup"
 HEARTBEAT_SUBJECT = "internal-heartbeat"
+_SUBJECTS = frozenset({SETUP_SUBJECT, HEARTBEAT_SUBJECT})
 
 # The settings of a peer cannot make this side send more often than this.
 _INTERVAL_S_MIN = 0.05
@@ -36,9 +37,6 @@ WallClock = Callable[[], int]
 class Heartbeats:
     """No heartbeats: nothing is sent, nothing expires. Base class of the other kinds."""
 
-    uses_request_frames = False
-    """Whether heartbeats are requests, so that `consume` must see every request and reply."""
-
     def __init__(self) -> None:
         # Frames to send; the connection collects them after each call.
         self.outgoing: list[Frame] = []
@@ -49,6 +47,10 @@ class Heartbeats:
 
     def open(self, now: float) -> None:
         """Start: the connection is open."""
+
+    def concerns(self, frames: list[Frame]) -> bool:
+        """Return whether `consume` must see any of these requests or replies."""
+        return False
 
     def consume(self, frame: Frame, now: float) -> bool:
         """Process a heartbeat frame; return False if the frame is not one."""
@@ -218,8 +220,6 @@ class ZeebeClientHeartbeats(Heartbeats):
     their own.
     """
 
-    uses_request_frames = True
-
     def __init__(
         self,
         interval_s: float,
@@ -249,6 +249,13 @@ class ZeebeClientHeartbeats(Heartbeats):
             setup = HeartbeatSetupRequest(round(timeout_s * 1000), self._sends_payload)
             payload = encode_setup_request(setup)
             self.outgoing.append(RequestFrame(self._setup_id, SETUP_SUBJECT, payload))
+
+    def concerns(self, frames: list[Frame]) -> bool:
+        if self._unanswered or self._setup_id is not None:
+            return True
+        # Ids ascend: replies to later requests are none to heartbeats.
+        newest = self._request_ids[-1] if self._request_ids else 0
+        return any(frame.id <= newest for frame in frames)  # type: ignore[union-attr]
 
     def consume(self, frame: Frame, now: float) -> bool:
         if isinstance(frame, RequestFrame):
@@ -325,8 +332,6 @@ class ZeebeServerHeartbeats(Heartbeats):
     While it does not read it cannot reply, so it repeats its last reply to keep the client alive.
     """
 
-    uses_request_frames = True
-
     def __init__(self, *, sends_payload: bool, wall_clock: WallClock) -> None:
         super().__init__()
         self._sends_payload = sends_payload
@@ -335,6 +340,9 @@ class ZeebeServerHeartbeats(Heartbeats):
         self._has_set_up = False
         # Id of the last heartbeat or set-up request, whose reply is repeated.
         self._last_id = 0
+
+    def concerns(self, frames: list[Frame]) -> bool:
+        return any(frame.subject in _SUBJECTS for frame in frames)  # type: ignore[union-attr]
 
     def consume(self, frame: Frame, now: float) -> bool:
         if not isinstance(frame, RequestFrame):

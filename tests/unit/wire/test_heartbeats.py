@@ -304,6 +304,32 @@ REQUEST = bytes.fromhex("05 00 01 00 0a 00 02 00 98 3a 00 00 01")
 RESPONSE = bytes.fromhex("02 00 02 00 0a 00 02 00 01 01")
 
 
+def test_heartbeats_are_concerned_by_all_frames_that_they_consume_or_learn_from() -> None:
+    def reply(id: int) -> Frame:
+        return ReplyFrame(id, ReplyStatus.OK, b"")
+
+    assert zeebe_client().concerns([reply(7)])  # The set-up is not answered yet.
+
+    client = agreed_client()
+    assert not client.concerns([reply(2), reply(9)])
+    assert client.concerns([reply(2), reply(1)])  # The set-up is answered once more.
+    client.tick(5, 0, 0)
+    assert client.concerns([reply(3)])  # It proves as much as the reply to the heartbeat.
+    assert not client.consume(reply(3), 6)
+    assert not client.concerns([reply(3)])
+    assert client.concerns([reply(3), reply(2)])
+    assert client.consume(reply(2), 6)
+
+    server = zeebe_server()
+    request = RequestFrame(1, "echo", b"")
+    assert not server.concerns([request])
+    for subject in (SETUP_SUBJECT, HEARTBEAT_SUBJECT):
+        assert server.concerns([request, RequestFrame(2, subject, SETUP)])
+        assert server.consume(RequestFrame(2, subject, SETUP), 0)
+
+    assert not Heartbeats().concerns([request])
+
+
 def test_messages_have_their_layout() -> None:
     setup = HeartbeatSetupRequest(15_000, sends_payload=True)
     assert encode_setup_request(setup) == REQUEST

@@ -2,9 +2,7 @@
 
 from postroad.cells.core_discovery.core_discovery import (
     CoreDiscovery,
-    CoreDiscoveryStatistics,
     CoreLocation,
-    CoresCallback,
     MembershipCoreDiscovery,
     StaticCoreDiscovery,
 )
@@ -12,9 +10,7 @@ from postroad.cells.core_discovery.zookeeper import ZooKeeperCoreDiscovery
 
 __all__ = [
     "CoreDiscovery",
-    "CoreDiscoveryStatistics",
     "CoreLocation",
-    "CoresCallback",
     "MembershipCoreDiscovery",
     "StaticCoreDiscovery",
     "ZooKeeperCoreDiscovery",

@@ -1,7 +1,7 @@
 """SWIM membership as a state machine without I/O, driven by `postroad.cluster.ClusterAgent`."""
 
 from postroad.cluster.membership.config import MembershipConfig
-from postroad.cluster.membership.context import MembershipCounters, OutgoingPacket, RandomSource
+from postroad.cluster.membership.context import MembershipCounters, OutgoingPacket
 from postroad.cluster.membership.local_member import validate_properties
 from postroad.cluster.membership.members import (
     TRANSITIONS,
@@ -32,7 +32,6 @@ __all__ = [
     "NameConflictDetected",
     "NameConflictLost",
     "OutgoingPacket",
-    "RandomSource",
     "StateChangeCause",
     "validate_properties",
 ]
