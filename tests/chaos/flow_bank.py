@@ -345,6 +345,15 @@ async def ail(ctx: FlowContext, subject: str) -> str:
 
 
 @flow
+async def ship(ctx: FlowContext, subject: str) -> str:
+    """Wait for what is said in the transaction that began it."""
+    await ctx.step(note, subject, "packed")
+    address = await ctx.wait_for_signal("address", str)
+    await ctx.step(note, subject, address)
+    return address
+
+
+@flow
 async def heed(ctx: FlowContext, subject: str) -> list[int]:
     """Hear one number while a transaction is open, and another one later."""
     await ctx.step(note_slowly, subject, "slowly")
@@ -387,7 +396,7 @@ def _doubt(function: Callable[[str], Any]) -> FlowDefinition[[str], str]:
 
 _ALWAYS: list[FlowDefinition[Any, Any]] = [
     *(pay, pay_both, dictate, ask, blurt, collect, order),
-    *(errand, browse, errands, choose, nap, whole, part, ail, heed),
+    *(errand, browse, errands, choose, nap, whole, part, ail, heed, ship),
 ]
 _RESPONDERS: list[FlowDefinition[Any, Any]] = [
     *(credit, credit_part, listen, answer, hear_out, recite, take_order),

@@ -172,6 +172,8 @@ class Bank:
         match command, words:
             case "begin", (client, flow, args):
                 return (await flows.start_flow_with_id(client, self._find(flow), *args)).id
+            case "order", (subject, address):
+                await self._order(subject, address)
             case "result", (client,):
                 return await self._result(client)
             case "list", ():
@@ -188,6 +190,15 @@ class Bank:
             case _:
                 raise ValueError(f"no such command: {command} {words}")
         return True
+
+    async def _order(self, subject: str, address: str) -> None:
+        """Begin a flow and signal it with a row of its own, unless that was done before."""
+        async with self._mail.transaction() as tx:
+            if await tx.execute(f"SELECT 1 FROM notes WHERE subject = '{subject}'"):
+                return
+            await flow_bank.note(subject, "ordered", tx=tx)
+            tx.start_flow_with_id(subject, flow_bank.ship, subject)
+            tx.signal(subject, "address", address)
 
     def _find(self, name: str) -> Any:
         definition = self._flows.registry.find(name)

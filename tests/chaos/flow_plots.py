@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from typing import Any, NamedTuple
 
+from postroad.flows.machine.state import format_flow_id
 from tests.chaos.flow_bank import BRANCHES, CENTS_MAX, LINES
 from tests.chaos.flow_processes import FlowNode
 from tests.support.deadlines import eventually
@@ -346,6 +347,41 @@ class Ail(Alone):
         assert times == 2
 
 
+class OrderWithin(Alone):
+    """A transaction writes a row, begins a flow and signals it."""
+
+    flow = "ship"
+
+    async def begin(self) -> None:
+        await self.payer.do("order", self.subject, "Ghent")
+
+    async def act(self) -> Any:
+        await self.begin()
+        await eventually(self._is_there, "the flow that was ordered")
+        return await self.payer.result(self.subject)
+
+    def _is_there(self) -> bool:
+        statement = "SELECT id FROM postroad_flows WHERE client_id = ?"
+        self.id = "".join(format_flow_id(id) for (id,) in self.payer.query(statement, self.subject))
+        return bool(self.id)
+
+    def check(self, outcome: Any) -> None:
+        assert outcome == {"value": "Ghent"}
+        assert self.payer.notes(self.subject) == ["ordered", "packed", "Ghent"]
+        self.check_statuses("done", None)
+
+
+class OrderFromOutside(OrderWithin):
+    """Another process does it, with a connection of its own."""
+
+    is_ordered = False
+
+    async def begin(self) -> None:
+        if not self.is_ordered:
+            self.payer.order_from_outside(self.subject, "Ghent")
+            self.is_ordered = True
+
+
 PLOTS: dict[str, type[Plot]] = {
     "pay": Pay,
     "be paid": Pay,
@@ -363,4 +399,6 @@ PLOTS: dict[str, type[Plot]] = {
     "nap": Nap,
     "call a subflow": CallSubflow,
     "ail": Ail,
+    "order": OrderWithin,
+    "order from outside": OrderFromOutside,
 }

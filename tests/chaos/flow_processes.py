@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from postroad import within
 from postroad.flows.machine.state import format_flow_id, parse_flow_id
+from tests.chaos.flow_bank import ship
 from tests.support.durable.mail_processes import (
     READER,
     SQLITE,
@@ -101,6 +103,16 @@ class FlowNode(MailNode):
     async def begin(self, client: str, flow: str, *args: object) -> str:
         """Have it begin a flow, unless one was begun as that; its id."""
         return str(await self.do("begin", client, flow, args))
+
+    def order_from_outside(self, subject: str, address: str) -> None:
+        """Write a row, begin a flow and signal it, with a connection to its store."""
+        outbox = within.Outbox(schema=self.name)
+        with self.transaction() as connection:
+            mark = "%s" if self.dsn else "?"
+            statement = f"INSERT INTO notes (subject, text) VALUES ({mark}, {mark})"
+            connection.execute(statement, (subject, "ordered"))
+            outbox.start_flow_with_id(connection, subject, ship, subject)
+            outbox.signal(connection, subject, "address", address)
 
     async def result(self, client: str) -> dict[str, Any]:
         """What came of a flow: `value`, or `error` and `text`."""

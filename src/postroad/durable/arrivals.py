@@ -12,7 +12,6 @@ import logging
 
 import msgspec
 
-from postroad.core import fault_points as faults
 from postroad.core import validate_node_name
 from postroad.core.errors import (
     IdempotencyConflictError,
@@ -33,8 +32,6 @@ from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.durable.stored_messages import StoredMessage, decode_stored_message
 
 logger = logging.getLogger("postroad.durable")
-
-DRAINED = faults.declare_fault_point("durable.arrivals.drained")
 
 _ROWS_MAX = 2_000
 _RETRY_MAX_S = 30.0
@@ -93,9 +90,7 @@ class ArrivalReader:
             pause_s = self._config.arrivals_poll_s
             try:
                 while await self._store.read(has_arrivals):
-                    taken = await self._store.write(self._drain)
-                    DRAINED.hit(count=taken)
-                    if not taken:
+                    if not await self._store.write(self._drain):
                         break
                 failures = 0
             except PostroadError as error:

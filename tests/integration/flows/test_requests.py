@@ -214,7 +214,7 @@ async def test_requests_wait_for_the_end_of_draining_and_for_a_slot(nodes: FlowN
 
 
 @pytest.mark.parametrize(
-    "point", ["flows.request.taken", "flows.commit.durable", "durable.commit.after"]
+    "point", ["durable.consumer.dispatched", "flows.commit.durable", "durable.commit.after"]
 )
 async def test_request_is_done_once_whenever_the_node_stops(nodes: FlowNodes, point: str) -> None:
     alpha = await nodes.start("alpha", double, wait_for_payment)

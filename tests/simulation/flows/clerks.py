@@ -6,9 +6,17 @@ import asyncio
 import enum
 from collections.abc import Callable
 from typing import NamedTuple
+from zlib import crc32
 
 from postroad.core.errors import OutboxFullError, PostroadError, StoreError, TransactionAbortedError
-from postroad.flows import DrainingError, FlowError, FlowHandle, FlowKilledError, FlowService
+from postroad.flows import (
+    DrainingError,
+    FlowError,
+    FlowHandle,
+    FlowKilledError,
+    FlowNotFoundError,
+    FlowService,
+)
 from postroad.testing import require
 from tests.simulation.flows.bank import APPROVAL, INITIATORS
 from tests.simulation.flows.orders import Job, Kind
@@ -87,6 +95,7 @@ class Books:
 
 # Until something is tried again that could not be done.
 _AGAIN_S = 0.25
+_START_POLL_S = 0.02
 
 FAILED = "failed"
 KILLED = "killed"
@@ -135,9 +144,17 @@ class Clerk:
     async def _give(self) -> FlowHandle[str]:
         order = self._job.order
         definition = INITIATORS[order.kind]
-        if self._job.is_named:
+        if not self._job.is_named:
+            return await self._flows.start_flow(definition, order)
+        if crc32(order.name.encode()) % 2:
             return await self._flows.start_flow_with_id(order.name, definition, order)
-        return await self._flows.start_flow(definition, order)
+        async with self._flows.queues.transaction() as tx:
+            tx.start_flow_with_id(order.name, definition, order)
+        while True:
+            try:
+                return await self._flows.get_by_client_id(order.name)
+            except FlowNotFoundError:
+                await asyncio.sleep(_START_POLL_S)
 
     async def _approve(self) -> None:
         job, books = self._job, self._books

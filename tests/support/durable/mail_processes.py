@@ -159,6 +159,17 @@ class MailNode:
         cursor = self._reading.execute(translated, parameters)
         return [] if cursor.description is None else cursor.fetchall()
 
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """A connection to its store that commits at the end."""
+        if self.dsn:
+            options = f"-c search_path={self.name}"
+            with psycopg.connect(self.dsn, options=options) as connection:
+                yield connection
+            return
+        with closing(sqlite3.connect(self.store, timeout=DEADLINE_S)) as file, file:
+            yield file
+
     def sent_to(self, peer: MailNode) -> set[int]:
         rows = self.query("SELECT number FROM sent WHERE peer = ?", peer.name)
         return {number for (number,) in rows}

@@ -73,7 +73,7 @@ BEFORE, AFTER, REPORTED = "durable.commit.before", "durable.commit.after", "dura
 HANDLED, LETTER = "flows.event.handled", "flows.session.received"
 BEGINS, DONE = "flows.step.started", "flows.step.completed"
 CLAIMED, COUNTED = "flows.recovery.claimed", "flows.recovery.counted"
-LOST = "flows.commit.lost"
+LOST, TAKEN = "flows.commit.lost", "durable.consumer.dispatched"
 BEFORE_SEND, AFTER_SEND = "durable.bridge.before_send", "durable.bridge.after_send"
 
 
@@ -259,6 +259,27 @@ KILLS: dict[str, list[Kill]] = {
         Kill("F5", "error-not-committed", PAYER, BEFORE, "flow=ail&status=retrying"),
         Kill("F5", "error-committed", PAYER, AFTER, "flow=ail&status=retrying"),
         Kill("F5", "attempt-handled", PAYER, HANDLED, "flow=ail&event=TimerFired"),
+    ],
+    "order": [
+        Kill("F1", "order-not-committed", PAYER, BEFORE, "unit=SendMutation"),
+        Kill("F1", "order-committed", PAYER, AFTER, "unit=SendMutation"),
+        Kill("F1", "order-reported", PAYER, REPORTED, "unit=SendMutation"),
+        Kill("F1", "start-taken", PAYER, TAKEN),
+        Kill("F1", "signal-taken", PAYER, TAKEN, nth=2),
+        Kill("F1", "start-handled", PAYER, HANDLED, "flow=ship&event=FlowAdmitted"),
+        Kill("F1", "start-not-committed", PAYER, BEFORE, "flow=ship&has=is_new"),
+        Kill("F1", "start-committed", PAYER, AFTER, "flow=ship&has=is_new"),
+        Kill("F1", "signal-handled", PAYER, HANDLED, "flow=ship&event=SignalReceived"),
+        Kill("F1", "address-not-committed", PAYER, BEFORE, "flow=ship&has=entries", 2),
+        Kill("F1", "address-committed", PAYER, AFTER, "flow=ship&has=entries", 2),
+    ],
+    "order from outside": [
+        Kill("F1", "drain-not-committed", PAYER, BEFORE, "unit=FunctionMutation"),
+        Kill("F1", "drain-committed", PAYER, AFTER, "unit=FunctionMutation"),
+        Kill("F1", "drain-reported", PAYER, REPORTED, "unit=FunctionMutation"),
+        Kill("F1", "start-taken", PAYER, TAKEN),
+        Kill("F1", "start-committed", PAYER, AFTER, "flow=ship&has=is_new"),
+        Kill("F1", "address-committed", PAYER, AFTER, "flow=ship&has=entries", 2),
     ],
 }
 """By what is being done when somebody dies."""

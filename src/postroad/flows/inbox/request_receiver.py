@@ -6,7 +6,6 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 
-from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, Reject, UsageError
 from postroad.durable.consumers.prefetch import QueuedMessage
 from postroad.flows.engine import tables
@@ -24,8 +23,6 @@ from postroad.flows.machine.events import FlowAdmitted, SignalReceived
 from postroad.flows.machine.state import FlowState, is_flow_id, parse_flow_id
 from postroad.flows.tracing import start_responder_span, store_trace
 
-TAKEN = faults.declare_fault_point("flows.request.taken")
-
 
 class RequestReceiver(QueueReceiver):
     """Takes the requests of transactions."""
@@ -39,7 +36,6 @@ class RequestReceiver(QueueReceiver):
         if sender != self.engine.store.owner:
             raise Reject(f"{sender!r} cannot start or signal flows of this node by a message")
         request = decode_request(entry.message.body)
-        TAKEN.hit(request=request)
         if isinstance(request, StartRequest):
             self.look_up(entry, self._start(entry, request))
         else:
