@@ -345,12 +345,9 @@ async def ail(ctx: FlowContext, subject: str) -> str:
 
 
 @flow
-async def ship(ctx: FlowContext, subject: str) -> str:
-    """Wait for what is said in the transaction that began it."""
+async def ship(ctx: FlowContext, subject: str) -> None:
     await ctx.step(note, subject, "packed")
-    address = await ctx.wait_for_signal("address", str)
-    await ctx.step(note, subject, address)
-    return address
+    await ctx.step(note, subject, await ctx.wait_for_signal("address", str))
 
 
 @flow

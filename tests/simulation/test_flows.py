@@ -10,7 +10,6 @@ import pytest
 
 from postroad.core.errors import NotRunningError, Reject
 from postroad.durable import Store, Transaction
-from postroad.durable.consumers.dispatcher import QueueDispatcher
 from postroad.durable.consumers.prefetch import QueuedMessage
 from postroad.durable.producer import EncodedMessage, append_sends, check_sends
 from postroad.durable.store.backends.backend import DatabaseRow, StoreConnection
@@ -255,14 +254,12 @@ def plant_rejections_apart_from_letters(
     engine.background.spawn(reject(), "rejection")
 
 
-@BUGS.replace(SessionReceiver, "_dispatch", CORRECTNESS, 0)
-def plant_garbage_in_silence(
-    take: Any, self: SessionReceiver, consumption: QueueDispatcher, entry: QueuedMessage
-) -> None:
+@BUGS.replace(SessionReceiver, "dispatch", CORRECTNESS, 0)
+def plant_garbage_in_silence(take: Any, self: SessionReceiver, entry: QueuedMessage) -> None:
     try:
-        take(self, consumption, entry)
+        take(self, entry)
     except Reject:
-        consumption.ack(entry)
+        self.dispatcher.ack(entry)
 
 
 @BUGS.replace(FlowStateMachine, "_move_time", CORRECTNESS, 64)
