@@ -27,35 +27,35 @@ from .tables import table
 
 E = TypeVar("E", bound=StrEnum)
 
-# What needs no explanation where it stands in the code.
+# Members of the enumerations that have no docstring in the code.
 _PLAIN_STATUSES = {
-    FlowStatus.RUNNING: "It works, or waits for something.",
+    FlowStatus.RUNNING: "It runs or waits.",
     FlowStatus.COMPLETED: "It has returned.",
-    FlowStatus.FAILED: "It has failed, by a `FlowError` or because it took too long.",
-    FlowStatus.KILLED: "An operator ended it.",
+    FlowStatus.FAILED: "It has failed: by a `FlowError`, or because of its timeout.",
+    FlowStatus.KILLED: "An operator killed it.",
 }
 _PLAIN_HAPPENINGS = {
     FlowTrigger.FINISH: "Its code returned.",
-    FlowTrigger.RETRY: "The pause is over, an operator wants it, or the node starts.",
-    FlowTrigger.PAUSE: "An operator wants it.",
-    FlowTrigger.RESUME: "An operator wants it.",
-    FlowTrigger.KILL: "An operator wants it.",
-    FlowTrigger.CONTINUE: "Its code wants to begin anew.",
+    FlowTrigger.RETRY: "The delay is over, an operator retries it, or the node starts.",
+    FlowTrigger.PAUSE: "An operator pauses it.",
+    FlowTrigger.RESUME: "An operator resumes it.",
+    FlowTrigger.KILL: "An operator kills it.",
+    FlowTrigger.CONTINUE: "Its code continues as new.",
 }
 _FAULT_POINTS = {
-    "flows.result.resolved": "an end is durable, and nobody who waits for it was told",
-    "flows.commit.durable": "a commit of a flow is durable, and nothing was done about that",
-    "flows.commit.lost": "a commit of a flow has failed, and nothing was done about that",
-    "flows.event.handled": "an event was taken up by the code, and nothing of it is in the store",
-    "flows.session.received": "a letter was taken out of the inbox, and not looked at",
-    "flows.loaded": "a flow was read from the store, and its code has not begun",
-    "flows.recovery.claimed": "a node that starts has its flows for itself, and read none",
-    "flows.recovery.counted": "a node that starts has counted its flows, and taken up none",
-    "flows.schedule.started": "a flow was begun for a schedule, and not taken up",
-    "flows.schedule.due": "a schedule is due, and nothing was written",
-    "flows.session.rejected": "a session is to be rejected, and nothing of that is in the store",
-    "flows.step.started": "a function is about to be called",
-    "flows.step.completed": "a function has returned, and nothing of that is in the store",
+    "flows.commit.durable": "a commit of a flow is durable and not processed yet",
+    "flows.commit.lost": "a commit of a flow has failed, which is not processed yet",
+    "flows.event.handled": "the code has handled an event; its commit is not submitted yet",
+    "flows.loaded": "a flow was loaded from the store; its code has not started",
+    "flows.recovery.claimed": "a node that starts has claimed its flows and loaded none",
+    "flows.recovery.counted": "a node that starts has counted its flows and resumed none",
+    "flows.result.resolved": "the end of a flow is durable; its clients are not notified yet",
+    "flows.schedule.due": "a schedule is due; nothing is written yet",
+    "flows.schedule.started": "a schedule has started a flow, which is not resumed yet",
+    "flows.session.received": "a session message was taken out of the inbox",
+    "flows.session.rejected": "a session is being rejected; nothing is committed yet",
+    "flows.step.completed": "a step function has returned; nothing is committed yet",
+    "flows.step.started": "a step function is about to be called",
 }
 
 

@@ -53,7 +53,7 @@ class DurableQueuesConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Time for a transaction from its first statement to its end; other commits wait meanwhile."""
     lock_timeout_s: float = 1.0
     """Time that a statement of a transaction may wait in PostgreSQL for a lock of another client;
-    others wait meanwhile, so it fails then, and may be tried again."""
+    other commits wait meanwhile; then it fails and may be retried."""
     handler_timeout_s: float = 300.0
     """Handler timeout. A handler that exceeds it is cancelled and counts as failed."""
     ack_timeout_s: float = 60.0

@@ -38,13 +38,13 @@ T = TypeVar("T")
 
 
 class Transaction(TransactionScope, eq=False):
-    """Collects what shall be done together: rows of the user's own tables, and further posts."""
+    """Statements on the application's tables, and sends, that are committed together."""
 
     store: Store
     _encoder: MessageEncoder
     _savepoint: SavepointTransaction | None = None
     _starting: asyncio.Future[SavepointTransaction] | None = None
-    # Made when it is needed: most handlers post nothing.
+    # Created when needed: most handlers send nothing.
     _sends: list[EncodedMessage] | None = None
 
     async def execute(
@@ -52,8 +52,8 @@ class Transaction(TransactionScope, eq=False):
     ) -> list[DatabaseRow]:
         """Run a statement on the database of the store and return its rows.
 
-        From the first statement to the end of the transaction nobody else commits, so do slow
-        things before it.
+        From the first statement to the end of the transaction no other commit runs, so do slow
+        work before it.
         """
         self._check()
         transaction = await self._start()
@@ -64,11 +64,11 @@ class Transaction(TransactionScope, eq=False):
     ) -> T:
         """Call a plain function with a DB-API 2 connection to the database of the store.
 
-            await tx.run(book, 20)  # calls book(connection, 20)
+            await tx.run_sync(book, 20)  # calls book(connection, 20)
 
-        What it does is part of the transaction; if it raises, that much is undone. It runs in the
-        thread of the store, so it blocks nobody but whoever commits. The connection is that of
-        `sqlite3` or `psycopg`, but it cannot commit, and is of no use once the function has ended.
+        Its statements are part of the transaction; if it raises, they are rolled back. It runs in
+        the thread of the store, so it blocks only commits. The connection is one of `sqlite3` or
+        `psycopg`; it cannot commit, and cannot be used after the function has returned.
         """
         self._check()
         _check_plain(function)
@@ -78,10 +78,10 @@ class Transaction(TransactionScope, eq=False):
     async def run_in_session(
         self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """The same with a `Session` of SQLAlchemy 2 in place of the connection.
+        """Call a plain function with a `Session` of SQLAlchemy 2 instead of the connection.
 
-        `session.commit()` and `session.rollback()` keep or undo what the session did since the
-        last of them, within the transaction. What is left is kept when the function returns.
+        `session.commit()` and `session.rollback()` act on a savepoint within the transaction. The
+        rest of the session is kept when the function returns.
 
         Raises:
             MissingExtraError: the `sqlalchemy` extra is not installed.
@@ -96,7 +96,7 @@ class Transaction(TransactionScope, eq=False):
 
     async def _start(self) -> SavepointTransaction:
         if self._savepoint is None:
-            # One for all statements, also if several are begun at the same time.
+            # All statements share it, also if several start at the same time.
             if self._starting is None:
                 check_not_in_transaction(self.store, but=self)
                 waiting = (
@@ -110,7 +110,7 @@ class Transaction(TransactionScope, eq=False):
         return self._savepoint
 
     async def _start_when_idle(self) -> SavepointTransaction:
-        # What its caller waits for could not be committed once it has its turn.
+        # The caller's pending commits could not complete once this transaction has started.
         await self.wait_until_idle()
         return await self.store.begin_transaction()
 
@@ -185,7 +185,7 @@ class Transaction(TransactionScope, eq=False):
 
         Args:
             flow: the client id it was started with, or its own id.
-            name: what the code of the flow asks for.
+            name: the signal that the code of the flow waits for.
             value: comes with the signal.
         """
         self.send_message(self._encoder.flow_requests.signal(flow, name, value))
@@ -201,7 +201,7 @@ class Transaction(TransactionScope, eq=False):
         if self.is_finished:
             raise UsageError("the transaction is over")
 
-    # For those who made it.
+    # For its creator.
 
     @property
     def is_open(self) -> bool:
@@ -212,7 +212,7 @@ class Transaction(TransactionScope, eq=False):
 
     @property
     def is_unavailable(self) -> bool:
-        """Whether the store could not even begin with its statements."""
+        """Whether the store could not start the transaction."""
         start = self._starting
         if start is None or not start.done() or start.cancelled():
             return False
@@ -220,26 +220,26 @@ class Transaction(TransactionScope, eq=False):
 
     @property
     def sends(self) -> Sequence[EncodedMessage]:
-        """What is to be posted."""
+        """The messages to be sent."""
         return self._sends or ()
 
     def close_if_unused(self) -> bool:
-        """Take nothing more, if nothing was done with it; otherwise False."""
+        """Close the transaction and return True if it was not used."""
         if self._starting is None and self._sends is None:
             self.is_finished = True
             return True
         return False
 
     def close(self) -> SavepointTransaction | None:
-        """Take nothing more; what its statements ran in, if there were any."""
+        """Close the transaction; return the one in the store if it had statements."""
         self.is_finished = True
         if self._savepoint is None and self._starting is not None:
-            # Nobody waits for it any more.
+            # Its start is not awaited any more.
             self._starting.add_done_callback(_abandon_start)
         return self._savepoint
 
     def rollback(self) -> None:
-        """Give up everything."""
+        """Close the transaction and roll everything back."""
         transaction = self.close()
         if transaction is not None and not transaction.is_timed_out:
             transaction.finish(None)
@@ -262,7 +262,7 @@ def _check_plain(function: Callable[..., Any]) -> None:
 
 
 class SyncTransaction:
-    """A `Transaction` for a plain `def`, which runs in a thread: its methods wait by themselves.
+    """A `Transaction` for a plain `def`, which runs in a thread: its methods block.
 
     @consumer(orders)
     def bill(order: Order, tx: SyncTransaction) -> None:
@@ -275,7 +275,7 @@ class SyncTransaction:
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
         self._call = ThreadCall(asyncio.get_running_loop())
-        # These do not wait.
+        # These methods do not wait.
         self.send = tx.send
         self.send_message = tx.send_message
         self.reply = tx.reply
@@ -309,10 +309,10 @@ class SyncTransaction:
 
 
 class ThreadCall:
-    """A call of a plain function in a thread, beside the event loop of its node.
+    """A call of a plain function in a thread.
 
     Attributes:
-        forgotten: names of the coroutines that it made and nothing waited for.
+        forgotten: names of the coroutines that it created and did not await.
     """
 
     __slots__ = ("_loop", "forgotten")
@@ -325,14 +325,14 @@ class ThreadCall:
         """Run a coroutine on the event loop of the node and return its result.
 
         Raises:
-            UsageError: called where an event loop runs, which would wait for itself.
+            UsageError: called on the event loop, which would deadlock.
         """
         if asyncio._get_running_loop() is None and _CURRENT.get() is not None:
             if not _is_simulated(self._loop):
                 return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
             reason = "the simulator has no threads, so a plain `def` cannot wait in it"
         else:
-            reason = "only the plain `def` that it was given to can wait with it, in its thread"
+            reason = "only the plain `def` that it was passed to can wait with it, in its thread"
         name = name_of(coroutine)
         coroutine.close()
         raise UsageError(f"{name}() cannot wait here: {reason}; write an `async def`, and await it")
@@ -342,7 +342,7 @@ _CURRENT: ContextVar[ThreadCall | None] = ContextVar("postroad_thread_call", def
 
 
 def current_thread_call() -> ThreadCall | None:
-    """The plain function that this is called in, in its thread; None elsewhere."""
+    """Return the current call of a plain function in its thread; None elsewhere."""
     call = _CURRENT.get()
     return None if call is None or asyncio._get_running_loop() is not None else call
 
@@ -354,7 +354,7 @@ def call_in_thread(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> asyncio.Future[T]:
-    """Have a plain function called in a thread; it fails if it leaves a coroutine unawaited."""
+    """Call a plain function in a thread; fails if it does not await a coroutine."""
     _collect_forgotten()
     call = ThreadCall(asyncio.get_running_loop())
     return threads.run(context.run, _run, call, function, args, kwargs or {})
@@ -375,14 +375,14 @@ def _run(
 
 
 def _is_simulated(loop: asyncio.AbstractEventLoop) -> bool:
-    # Known by its name: the simulator is above this layer.
+    # By name: the simulator is above this layer.
     return type(loop).__name__ == "SimLoop"
 
 
 @lru_cache(maxsize=1)
 def _collect_forgotten() -> None:
-    """Tell each plain function of the coroutines it forgets, which Python only warns of."""
-    # The interpreter looks this name up whenever it drops a coroutine that was never awaited.
+    """Report coroutines that were never awaited to the plain function that created them."""
+    # The interpreter looks this name up when it drops a coroutine that was never awaited.
     warn = getattr(warnings, "_warn_unawaited_coroutine", None)
     if warn is None:
         return

@@ -21,7 +21,7 @@ class FlowsConfig(msgspec.Struct, frozen=True, kw_only=True):
     retry_max_delay_s: float = 120.0
     """Longest such delay."""
     crash_recoveries_max: int = 5
-    """Crashes of the process without progress of a flow; then it is tried apart from others."""
+    """Crashes of the process without progress of a flow; then it is retried apart from others."""
     trial_s: float = 1.0
     """Duration of the first such trial; a flow that crashes the process in each is parked."""
     session_buffer_max: int = 10_000
@@ -39,7 +39,7 @@ class FlowsConfig(msgspec.Struct, frozen=True, kw_only=True):
     retention_s: float = 24 * 3600.0
     """How long flows that have ended are stored."""
     client_id_retention_s: float = 30 * 24 * 3600.0
-    """The same for flows with a client id, whose result may be asked for again."""
+    """The same for flows with a client id, whose result may be requested again."""
     replay_every_time: bool = False
     """For tests: replay the code of a flow after each wait."""
 
@@ -50,7 +50,7 @@ class FlowsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def retry(self) -> RetryPolicy:
-        """When flows are tried again after errors that may pass."""
+        """The retry policy of flows after transient errors."""
         return RetryPolicy(
             max_attempts=self.max_attempts,
             initial_delay_s=self.retry_initial_delay_s,

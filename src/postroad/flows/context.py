@@ -27,10 +27,10 @@ class FlowRandom(random.Random):
 
     Args:
         owner: the code that may draw from it.
-        streams: where numbers come from, and from how many steps on; a flow that was forked has its
-            own after the steps that it shares.
-        run: how often the flow began anew.
-        count_steps: how many steps the code has done when it draws.
+        streams: seeds, each with the number of steps from which on it is used; a forked flow has a
+            seed of its own after the steps that it shares.
+        run: number of the run, which `continue_as_new` increments.
+        count_steps: returns the number of steps that the code has done.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class FlowRandom(random.Random):
         super().__init__(self._streams.pop(0)[1] + self._run)
 
     def __new__(cls, *args: object) -> FlowRandom:
-        # That of the base class would take them for a seed.
+        # The base class would use the arguments as a seed.
         return super().__new__(cls)
 
     def _check_owner(self) -> None:
         if RUNNING.get() is not self._owner:
             raise UsageError(
-                "ctx.random() and ctx.uuid() belong to the code of the flow: when that is run "
-                "again, its steps are not, and it would draw other values. Draw in the code, and "
-                "give the value to the step as an argument; a step that wants a text which is the "
-                "same whenever it is repeated has a parameter annotated as StepId"
+                "ctx.random() and ctx.uuid() belong to the code of the flow: steps are not "
+                "replayed, so a draw inside of one would change all later values. Draw in the "
+                "code, and pass the value to the step as an argument; for an id that stays the "
+                "same in retries give the step a parameter annotated as StepId"
             )
         while self._streams and self._count_steps() >= self._streams[0][0]:
             self.seed(self._streams.pop(0)[1] + self._run)
@@ -70,7 +70,7 @@ class FlowRandom(random.Random):
         return super().getrandbits(k)
 
     def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
-        # It may have one that was drawn before.
+        # It may return a value that was drawn before.
         self._check_owner()
         return super().gauss(mu, sigma)
 
@@ -81,19 +81,19 @@ T = TypeVar("T")
 
 # A century: longer than any store lives.
 _SECONDS_MAX = 100 * 365 * 86_400.0
-# It is for people to see at a glance.
+# Operators see it in lists.
 _PROGRESS_CHARS_MAX = 2_000
 
 
 class FlowSession:
-    """A conversation with a flow at another node."""
+    """A session with a flow at another node."""
 
     __slots__ = ("_ctx", "_endpoint", "_is_started")
 
     def __init__(self, ctx: FlowContext, endpoint: SessionEndpoint) -> None:
         self._ctx = ctx
         self._endpoint = endpoint
-        # As the code knows it: while it is run again, the state of the end is that of later.
+        # As the code knows it: during replay the state of the endpoint is a later one.
         self._is_started = not endpoint.is_initiator
 
     @property
@@ -102,53 +102,53 @@ class FlowSession:
         return self._endpoint.peer
 
     async def send(self, value: Any) -> None:
-        """Send something; returns at once, and it arrives once."""
+        """Send a value; returns at once, and the value arrives exactly once."""
         await commands.SendData([self._endpoint], (value,), [self._ctx._encode(value, self.peer)])
         self._is_started = True
 
     async def _open(self) -> None:
-        """Have the other end begin, if nothing was sent to it."""
+        """Start the responder, unless something was sent to it already."""
         if not self._is_started:
             self._is_started = True
             await commands.OpenSession([self._endpoint])
 
     async def receive(self, type: type[T], timeout: float | None = None) -> T:
-        """Wait for the next thing the other end sends.
+        """Wait for the next value from the other end.
 
         Raises:
-            PeerFlowFailedError: the other flow has failed.
-            SessionEndedError: it has finished, or closed the session.
-            SessionRejectedError: the other node cannot hold this conversation.
-            FlowTimeoutError: it took too long.
-            FlowError: it is of another type.
+            PeerFlowFailedError: the other flow failed.
+            SessionEndedError: it ended, or closed the session.
+            SessionRejectedError: the other node has no responder for this flow.
+            FlowTimeoutError: no value arrived within `timeout` seconds.
+            FlowError: the value is of another type.
         """
         await self._open()
         deadline_ms = self._ctx._deadline_ms(timeout)
         return cast(T, await commands.ReceiveData([self._endpoint], type, deadline_ms))
 
     async def send_and_receive(self, value: Any, type: type[T], timeout: float | None = None) -> T:
-        """Send something and wait for what comes back."""
+        """Send a value and wait for the reply."""
         await self.send(value)
         return await self.receive(type, timeout)
 
     async def peer_info(self) -> PeerFlowInfo:
-        """The flow at the other end: its name, version and application."""
+        """Return name, version and application of the flow at the other end."""
         await self._open()
         return cast(PeerFlowInfo, await commands.GetPeerInfo([self._endpoint]))
 
     async def close(self) -> None:
-        """Say that nothing more will be said here, before the flow ends."""
+        """Close the session before the flow ends."""
         await commands.CloseSession([self._endpoint])
 
     def __repr__(self) -> str:
-        return f"<Session {self._endpoint.number} with {self.peer} {self._endpoint.state}>"
+        return f"<FlowSession {self._endpoint.number} with {self.peer} {self._endpoint.state}>"
 
 
 class FlowContext:
-    """A flow, as its own code sees it.
+    """The first parameter of the code of a flow.
 
-    Everything the code waits for goes through this, so that it is recorded: after a crash the
-    code is run again from its beginning, and is given what it was given before.
+    Everything that the code waits for goes through it and is recorded: after a crash the code is
+    replayed from its beginning with the recorded results.
     """
 
     __slots__ = ("_definition", "_machine", "_patches", "_random", "query_handlers")
@@ -176,15 +176,15 @@ class FlowContext:
     # Sessions.
 
     def open_session(self, peer: str) -> FlowSession:
-        """A session with the flow at another node that responds to this one.
+        """Return a session with the flow at another node that responds to this one.
 
-        Nothing is sent before the first `send` or `receive`.
+        The session is opened by the first `send` or `receive`.
         """
         validate_node_name(peer)
         return FlowSession(self, self._machine.open(peer))
 
     async def send_all(self, values_by_session: Mapping[FlowSession, Any]) -> None:
-        """Send something in several sessions at once."""
+        """Send a value in each of several sessions, as one step."""
         endpoints = [session._endpoint for session in values_by_session]
         payloads = [
             self._encode(value, session.peer) for session, value in values_by_session.items()
@@ -200,7 +200,7 @@ class FlowContext:
     async def receive_all(
         self, sessions: Iterable[FlowSession], type: type[T], timeout: float | None = None
     ) -> list[T]:
-        """Wait for one thing of each of several sessions; their order is that of the sessions."""
+        """Wait for a value from each of several sessions; returns them in this order."""
         sessions = list(sessions)
         endpoints = [session._endpoint for session in sessions]
         if len({endpoint.number for endpoint in endpoints}) < len(endpoints):
@@ -218,54 +218,55 @@ class FlowContext:
     # Steps.
 
     step: ClassVar[StepCaller] = StepCaller()
-    """Runs a function that may do anything, and remembers what it returned: see `StepCaller`."""
+    """Runs a function that may do anything, and records its result: see `StepCaller`."""
 
     read: ClassVar[StepCaller] = StepCaller(is_read=True)
-    """Runs a cheap function that only reads, and records what it returned with the next commit.
+    """Runs a cheap function that only reads, and records its result with the next commit.
 
-    It costs no commit of its own. If the process dies before the next one, it is run again, and may
-    return something else; nothing outside of the flow has seen the first value then.
+    It needs no commit of its own. If the process dies before the next commit, the function runs
+    again and may return another value; nothing outside of the flow has seen the first one then.
     """
 
     async def sleep(self, seconds: float) -> None:
-        """Rest, however long; the time goes on while the process does not run."""
+        """Wait, for seconds or months; time passes also while the process does not run."""
         await commands.SleepUntil(seconds, self._machine.now_ms + _to_ms(seconds))
 
     async def wait_for_signal(self, name: str, type: type[T], timeout: float | None = None) -> T:
-        """Wait for a signal of that name, sent by `FlowService.signal`, and refuse other types.
+        """Wait for a signal sent by `FlowService.signal`; signals of other types are rejected.
 
-        Give name and type as constants: then `FlowService.signal` refuses others also before that.
+        If name and type are constants in the code, `FlowService.signal` can reject wrong signals
+        before the flow waits for them.
         """
         return cast(T, await commands.WaitForSignal(name, type, self._deadline_ms(timeout)))
 
     async def gather(
         self, *coroutines: Coroutine[Any, Any, Any], return_exceptions: bool = False
     ) -> list[Any]:
-        """Run several things at the same time; their results in the order they were given.
+        """Run coroutines concurrently; returns their results in the order of the arguments.
 
-        If one raises, the others are ended, unless exceptions are wanted as results.
+        If one raises, the others are cancelled, unless `return_exceptions` is true.
         """
         return cast(list[Any], await ParallelBranches(coroutines, returns_errors=return_exceptions))
 
     async def select(self, **coroutines: Coroutine[Any, Any, Any]) -> tuple[str, Any]:
-        """Run several things at the same time until the first has ended; which one, and its result.
+        """Run coroutines concurrently until the first ends; returns its name and result.
 
-        The others are ended.
+        The others are cancelled.
         """
         return cast(tuple[str, Any], await ParallelBranches([*coroutines.values()], [*coroutines]))
 
     async def run_subflow(
         self, definition: FlowDefinition[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Run another flow as a part of this one: its sessions are opened in its own name."""
+        """Run another flow as part of this one; it opens sessions under its own name."""
         return cast(
             R, await ParallelBranches([definition(self, *args, **kwargs)], scope=definition)
         )
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Begin anew with other arguments, and forget all steps: for flows that never end.
+        """Start over with other arguments and an empty history, for flows that run forever.
 
-        Sessions end; the id stays the same.
+        Sessions are closed; the id stays the same.
         """
         if self._machine.state.initiated_by is not None:
             raise UsageError(
@@ -273,14 +274,14 @@ class FlowContext:
             )
         raise ContinueAsNew(self._definition.encode_arguments(args, kwargs))
 
-    # What is the same whenever the code is run.
+    # Values that are the same in each replay.
 
     def now(self) -> datetime.datetime:
-        """The time, as of the last thing this flow waited for."""
+        """Return the time at which the last wait of this flow ended."""
         return datetime.datetime.fromtimestamp(self._machine.now_ms / 1000, datetime.UTC)
 
     def random(self) -> random.Random:
-        """Random numbers, for the code alone: not for its steps, nor for what answers queries."""
+        """Return random numbers for the code, not for its steps or query handlers."""
         if self._random is None:
             machine = self._machine
             self._random = FlowRandom(
@@ -292,11 +293,11 @@ class FlowContext:
         return self._random
 
     def uuid(self) -> uuid.UUID:
-        """A new UUID, for the code alone: give it to steps as an argument."""
+        """Return a new UUID, for the code; pass it to steps as an argument."""
         return uuid.UUID(int=self.random().getrandbits(128), version=4)
 
     def patched(self, id: str) -> bool:
-        """Whether to take the new way after a change of the code; False where the old was taken."""
+        """Whether to take the new path of changed code; False where the old one was taken."""
         is_patched = self._patches.get(id)
         if is_patched is None:
             is_patched = self._patches[id] = self._execute_now(commands.RecordPatch(id))
@@ -310,21 +311,21 @@ class FlowContext:
         assert outcome is not None
         return outcome.value
 
-    # What others see of it.
+    # For operators.
 
     def set_progress(self, text: str) -> None:
-        """Say how far it is, for whoever looks."""
+        """Set the text that operators see beside the flow."""
         self._machine.state.progress = values.sanitize_text(text[:_PROGRESS_CHARS_MAX])
 
     def set_query_handler(self, query: str, function: Callable[[], Any]) -> None:
-        """Have a function called for queries of that name; it must not change anything."""
+        """Call a function for queries of this name; it must not change anything."""
         self.query_handlers[query] = function
 
     def _deadline_ms(self, timeout: float | None) -> int | None:
         return None if timeout is None else self._machine.now_ms + _to_ms(timeout)
 
     def __repr__(self) -> str:
-        return f"<Flow {self.name} {self.id}>"
+        return f"<FlowContext of {self.name} {self.id}>"
 
 
 def _to_ms(seconds: float) -> int:

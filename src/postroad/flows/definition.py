@@ -50,20 +50,20 @@ _SEVERAL = {
 
 
 class NondeterminismWarning(UserWarning):
-    """The code of a flow calls something that gives another result when it is run again."""
+    """The code of a flow calls a function whose result may differ when the code is replayed."""
 
 
 class FlowDefinition(Generic[P, R_co]):
     """A flow that can be started, or that responds to another one.
 
     Attributes:
-        name: what it is called at every node.
-        version: told to the other end of each session.
-        app: the application it belongs to, told likewise.
-        concurrency: how many run at the same time at one node; None for as many as are started.
-        timeout_s: seconds after which one fails; None for never.
+        name: its name at every node.
+        version: sent to the other end of each session.
+        app: the application that it belongs to; sent likewise.
+        concurrency: the most flows of this name that run on one node at the same time; None: any.
+        timeout_s: seconds after which a flow fails; None: never.
         responds_to: the name of the flow that opens sessions with it.
-        versions: versions of that flow it can talk to; None for all.
+        versions: versions of that flow that are accepted; None: all.
     """
 
     _signals: Signals | UnsetType | None = UNSET
@@ -94,7 +94,7 @@ class FlowDefinition(Generic[P, R_co]):
         self.__wrapped__ = function
         self._check()
         self._signature = inspect.signature(function)
-        # Annotations may name what is defined after it, so they are read when it first runs.
+        # Annotations may name later definitions, so they are resolved when the flow first runs.
         self._types: dict[str, Any] | None = None
         if impurities := find_nondeterministic_calls(function):
             warnings.warn(
@@ -122,18 +122,18 @@ class FlowDefinition(Generic[P, R_co]):
     def __call__(
         self, ctx: FlowContext, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R_co]:
-        """The code of the flow; it may be awaited as a part of another flow."""
+        """Return the code of the flow as a coroutine."""
         return self._start(ctx, *args, **kwargs)
 
     def rejection_reason(self, initiator: str, version: int) -> str | None:
-        """Why it does not respond to a flow of that version; None if it does."""
+        """Return why it does not respond to a flow of this version; None if it does."""
         if self.versions is None or version in self.versions:
             return None
         versions = ", ".join(map(str, sorted(self.versions)))
         return f"{self.name} talks to versions {versions} of {initiator}, not to {version}"
 
     def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """Arguments as they are written down; raises UsageError if they do not fit."""
+        """Encode arguments for the store; raises UsageError if they do not fit."""
         if kwargs or not self._fits(len(args)):
             try:
                 self._signature.bind(None, *args, **kwargs)
@@ -142,7 +142,7 @@ class FlowDefinition(Generic[P, R_co]):
         return values.encode_value((args, kwargs), f"an argument of flow {self.name!r}")
 
     def name_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Arguments by the names of its parameters; as they are if they do not fit any more."""
+        """Return arguments by parameter name; unchanged if they do not fit any more."""
         try:
             bound = self._signature.bind(None, *args, **kwargs)
         except TypeError:
@@ -150,13 +150,13 @@ class FlowDefinition(Generic[P, R_co]):
         return dict(list(bound.arguments.items())[1:])
 
     def _fits(self, count: int) -> bool:
-        """Whether so many arguments by position are surely right."""
+        """Whether this number of positional arguments is certainly valid."""
         plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters = [*self._signature.parameters.values()][1:]
         return count == len(parameters) and all(parameter.kind is plain for parameter in parameters)
 
     def decode_arguments(self, encoded: bytes) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments as the code gets them, of the types it wants."""
+        """Decode arguments as the types of its parameters."""
         args, kwargs = values.decode_value(encoded, tuple[list[Any], dict[str, Any]])
         types = self._find_types()
         if not kwargs and self._fits(len(args)):
@@ -185,9 +185,9 @@ class FlowDefinition(Generic[P, R_co]):
         return self._types
 
     def check_signal(self, name: str, encoded: bytes) -> None:
-        """Raise WrongSignalError if its code asks for no such signal, as far as can be told."""
+        """Raise WrongSignalError if its code waits for no such signal, as far as can be known."""
         if self._signals is UNSET:
-            # Not before: what it names may be defined after it.
+            # Not earlier: the code may name later definitions.
             self._signals = find_signals(self.function)
         signal_types = self._signals
         if signal_types is None:
@@ -208,16 +208,16 @@ class FlowDefinition(Generic[P, R_co]):
 
     @property
     def description(self) -> str:
-        """What its author says of it."""
+        """The docstring of its function."""
         return inspect.getdoc(self.function) or ""
 
     def arguments_schema(self) -> dict[str, Any] | None:
-        """JSON Schema of what it is begun with, by name; None if that has no such form."""
+        """Return the JSON Schema of its arguments by name; None if they have none."""
         arguments_type = self.arguments_type()
         return None if arguments_type is None else json_schema(arguments_type)
 
     def arguments_type(self) -> type[msgspec.Struct] | None:
-        """What it is begun with, by name; None if that has no such form."""
+        """Return a struct type of its arguments by name; None if they have none."""
         parameters = [*self._signature.parameters.values()][1:]
         if self.responds_to is not None or {each.kind for each in parameters} & _SEVERAL:
             return None
@@ -232,7 +232,7 @@ class FlowDefinition(Generic[P, R_co]):
 
     @property
     def result_type(self) -> Any:
-        """What it says it returns."""
+        """The annotated type of its result."""
         return values.result_type(self.function)
 
     def __repr__(self) -> str:
@@ -246,7 +246,7 @@ def _convert(value: Any, hint: Any) -> Any:
 
 
 class _Define(Protocol):
-    """What `@flow(...)` does with a function of either form."""
+    """The type of `flow(...)`, for functions of both forms."""
 
     @overload
     def __call__(self, function: FlowFunction[P, R], /) -> FlowDefinition[P, R]: ...
@@ -255,7 +255,7 @@ class _Define(Protocol):
 
 
 class _DefineResponder(Protocol):
-    """What `@responder(...)` does with a function of either form."""
+    """The type of `responder(...)`, for functions of both forms."""
 
     @overload
     def __call__(
@@ -305,11 +305,11 @@ def flow(
     A plain `def` gets a `SyncFlowContext`, whose methods wait without `await`.
 
     Args:
-        name: what it is called at every node; the function's name by default.
-        version: told to the other end of each session.
-        app: the application it belongs to, told likewise.
-        concurrency: how many of them run at the same time at one node; others wait.
-        timeout: seconds after which it fails.
+        name: its name at every node; by default that of the function.
+        version: sent to the other end of each session.
+        app: the application that it belongs to; sent likewise.
+        concurrency: the most flows of this name that run on one node at the same time.
+        timeout: seconds after which the flow fails.
     """
 
     def define(function: Callable[..., Any]) -> FlowDefinition[Any, Any]:
@@ -335,12 +335,12 @@ def responder(
     concurrency: int | None = None,
     timeout: float | None = None,
 ) -> _DefineResponder:
-    """Make a flow that is begun whenever another one opens a session with this node.
+    """Make a flow that is started when another one opens a session with this node.
 
     Args:
         initiator: the other flow, or its name.
-        versions: versions of it that this one can talk to; others are rejected.
-        name: and the others: as for `flow`.
+        versions: versions of the other flow that are accepted; sessions of others are rejected.
+        name: this and the other parameters are as for `flow`.
     """
     initiator_name = initiator if isinstance(initiator, str) else initiator.name
 
@@ -360,7 +360,7 @@ def responder(
 
 
 def _starter(function: object) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """What makes the code of a flow, to be driven as a coroutine, of a function of either form."""
+    """Return a function that starts the code of a flow as a coroutine, for both forms."""
     if inspect.iscoroutinefunction(function):
         return function
     is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
@@ -372,7 +372,7 @@ def _starter(function: object) -> Callable[..., Coroutine[Any, Any, Any]]:
 
 
 class FlowRegistry:
-    """The flows of a node, by name and by what they respond to."""
+    """The flows of a node, by name and by the flow they respond to."""
 
     def __init__(self, flows: Iterable[FlowDefinition[Any, Any]] | ModuleType) -> None:
         self._flows: dict[str, FlowDefinition[Any, Any]] = {}
@@ -382,7 +382,7 @@ class FlowRegistry:
             self.add(definition)
 
     def add(self, definition: FlowDefinition[Any, Any]) -> None:
-        """Know one more."""
+        """Register a flow."""
         if not isinstance(definition, FlowDefinition):
             raise UsageError(f"{definition!r} is no flow: decorate it with @flow or @responder")
         registered = self._flows.setdefault(definition.name, definition)
@@ -397,7 +397,7 @@ class FlowRegistry:
                 )
 
     def check_startable(self, definition: FlowDefinition[Any, Any]) -> None:
-        """Raise UsageError if nobody at this node can start a flow."""
+        """Raise UsageError if this node cannot start the flow."""
         if self.find(definition.name) is not definition:
             raise UsageError(f"{definition!r} is no flow of this node; add it to its flows")
         if definition.responds_to is not None:
@@ -406,11 +406,11 @@ class FlowRegistry:
             )
 
     def find(self, name: str) -> FlowDefinition[Any, Any] | None:
-        """The flow of a name."""
+        """Return the flow of this name, or None."""
         return self._flows.get(name)
 
     def find_responder(self, initiator: str) -> FlowDefinition[Any, Any] | None:
-        """The flow that responds to another."""
+        """Return the flow that responds to another one, or None."""
         return self._responders.get(initiator)
 
     def __iter__(self) -> Iterator[FlowDefinition[Any, Any]]:

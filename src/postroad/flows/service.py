@@ -1,4 +1,4 @@
-"""The flows of a node: starting them, and everything an operator may want of them."""
+"""The flow service of a node: starts flows, resumes them after a restart, finds their results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CLAIMED = faults.declare_fault_point("flows.recovery.claimed")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# What nobody else may do at the same store; no queue can be called that.
+# Claims the store for one FlowService; not a valid queue name.
 _CLAIM = "flows.run\n"
 _PURGE_INTERVAL_S = 600.0
 
@@ -61,21 +61,21 @@ class FlowHandle(Generic[R]):
 
     @property
     def id(self) -> str:
-        """What it is called."""
+        """The id of the flow."""
         return format_flow_id(self._number)
 
     async def result(self, timeout: float | None = None) -> R:
-        """Wait for its result.
+        """Wait for the result of the flow.
 
         Raises:
-            FlowError: the one it raised, as far as that can be made again.
-            FlowKilledError: an operator ended it.
-            TimeoutError: it has not ended yet.
+            FlowError: the error that it raised, as far as it can be restored.
+            FlowKilledError: an operator killed it.
+            TimeoutError: it has not ended within `timeout` seconds.
         """
         return cast(R, _result(await self.wait(timeout), self._type))
 
     async def wait(self, timeout: float | None = None) -> FlowState:
-        """Wait until it has ended; raises TimeoutError if it has not by then."""
+        """Wait for the end of the flow and return its state; raises TimeoutError."""
         engine = self._flows.engine
         engine.step_executor.prioritize(self._number)
         with outside_transaction(engine.store):
@@ -100,7 +100,7 @@ def _result(state: FlowState, type: Any) -> Any:
 
 
 class FlowService(Lifecycle):
-    """Flows of one node: conversations with flows of other nodes that survive every crash.
+    """Runs the flows of one node, which survive crashes and talk to flows of other nodes.
 
         queues = DurableQueues(agent, SqliteStore("alpha.db"))
         async with queues, FlowService(queues, [ping, pong]) as flows:
@@ -109,8 +109,8 @@ class FlowService(Lifecycle):
 
     Args:
         queues: durable queues of this node; start them before and stop them after.
-        flows: those that can be begun here, or respond to others; or a module that has them.
-        config: all sizes and times.
+        flows: flows that can be started here and responders; or a module that contains them.
+        config: sizes and times.
 
     Attributes:
         admin: what operators do with flows: list, pause, retry, kill, fork.
@@ -133,22 +133,20 @@ class FlowService(Lifecycle):
         self.schedules = FlowSchedules(self, self._start)
         self.execution = FlowExecution(lambda: self.engine, self.schedules.wake)
         self._purge_task: asyncio.Task[None] | None = None
-        # The task that stops everything, once somebody wants that.
+        # Stops everything, once `stop` was called or the store has ended.
         self._stop_task: asyncio.Task[None] | None = None
 
     @property
     def engine(self) -> FlowEngine:
-        """What runs them; only while running."""
+        """The engine that runs the flows; raises UsageError unless running."""
         if self._engine is None:
             if self.queues.store.is_open:
                 self.queues.store.writer.check()
             raise UsageError(f"{self!r} is not running: start() it first")
         return self._engine
 
-    # Life.
-
     async def start(self) -> None:
-        """Begin to run: go on with what was at work when the process ended."""
+        """Start, and resume the flows that were running when the process ended."""
         if self._engine is not None:
             raise UsageError(f"{self!r} runs already")
         claims = self.queues.store.claims
@@ -178,13 +176,13 @@ class FlowService(Lifecycle):
         self._purge_task = loop.create_task(self._purge_periodically(), name="postroad old flows")
 
     async def stop(self) -> None:
-        """Put all flows away; they go on when this node is started again."""
+        """Stop all flows; they resume when this node is started again."""
         self._start_stopping()
         if self._stop_task is not None:
             await asyncio.shield(self._stop_task)
 
     def _on_store_ended(self, ended: asyncio.Future[StoreError]) -> None:
-        """Put all flows away: what is in memory does not hold any more."""
+        """Stop all flows: memory and store may differ from now on."""
         self._start_stopping()
 
     def _start_stopping(self) -> None:
@@ -195,7 +193,7 @@ class FlowService(Lifecycle):
             self._stop_task = loop.create_task(self._stop(engine), name="postroad flows stop")
 
     async def _stop(self, engine: FlowEngine) -> None:
-        """A task of its own, so that it ends even if its caller is cancelled."""
+        """Runs in a task of its own, so that it completes even if its caller is cancelled."""
         if self.schedules.scheduler is not None:
             await self.schedules.scheduler.stop()
             self.schedules.scheduler = None
@@ -212,7 +210,7 @@ class FlowService(Lifecycle):
         try:
             await engine.store.write(lambda stored: tables.mark_stopped(stored.database))
         except PostroadError as error:
-            # Then the next start counts this one as a crash.
+            # The next start will count this stop as a crash.
             logger.debug("cannot record the clean stop of the flows: %s", error)
         engine.store.release(_CLAIM)
 
@@ -226,7 +224,7 @@ class FlowService(Lifecycle):
             except Exception as error:
                 if self._engine is None:
                     return
-                # A store that is away comes back, and nobody else would look again.
+                # An unavailable store comes back, so keep trying.
                 failures += 1
                 pause_s = backoff(
                     failures, initial_delay_s=1.0, max_delay_s=_PURGE_INTERVAL_S, jitter=0.5
@@ -235,27 +233,28 @@ class FlowService(Lifecycle):
                 logger.log(level, "cannot purge ended flows, retrying: %r", error)
             await asyncio.sleep(pause_s)
 
-    # Beginning.
+    # Starting.
 
     async def start_flow(
         self, definition: FlowDefinition[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> FlowHandle[R]:
-        """Begin a flow; returns when it cannot be lost any more.
+        """Start a flow; returns when it is stored durably.
 
         Raises:
-            DrainingError: no new flows are begun now.
+            DrainingError: the node starts no new flows now.
             UsageError: the arguments do not fit.
-            SerializationError: an argument cannot be written down.
+            SerializationError: an argument cannot be serialized.
         """
         return await self._start(definition, definition.encode_arguments(args, kwargs))
 
     async def start_flow_with_id(
         self, client_id: str, definition: FlowDefinition[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> FlowHandle[R]:
-        """Begin a flow unless one was begun under that id; that one then, whatever it is given.
+        """Start a flow, or return the one that was started with this client id before.
 
-        So whoever does not know whether a flow was begun can safely say it again. Its result is
-        kept until `delete`.
+        So a client that does not know whether its first call succeeded can call again. The
+        arguments of the second call are ignored. The result is stored until `delete`, or for
+        `client_id_retention_s`.
         """
         check_client_id(client_id)
         check_not_in_transaction(self.engine.store)
@@ -269,7 +268,7 @@ class FlowService(Lifecycle):
     async def run_flow(
         self, definition: FlowDefinition[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Begin a flow and wait for its result."""
+        """Start a flow and wait for its result."""
         handle = await self.start_flow(definition, *args, **kwargs)
         return await handle.result()
 
@@ -288,14 +287,14 @@ class FlowService(Lifecycle):
         return self._handle_of(state)
 
     async def get_by_client_id(self, client_id: str) -> FlowHandle[Any]:
-        """The flow that was begun under an id; raises FlowNotFoundError if none was."""
+        """Return the flow that was started with a client id; raises FlowNotFoundError."""
         state = await self.engine.store.read(tables.find_by_client_id, client_id)
         if state is None:
             raise FlowNotFoundError(f"no flow has the client id {client_id!r}")
         return self._handle_of(state)
 
     async def get_handle(self, id: str) -> FlowHandle[Any]:
-        """A flow by its own id; raises FlowNotFoundError if there is none."""
+        """Return a flow by its id or client id; raises FlowNotFoundError."""
         return self._handle_of(await load_flow_state(self.engine.store, id))
 
     def _handle_of(self, state: FlowState) -> FlowHandle[Any]:
@@ -317,4 +316,4 @@ class FlowService(Lifecycle):
 
     def __repr__(self) -> str:
         state = "not running" if self._engine is None else "running"
-        return f"<Flows of {self.queues.service.name} {state}>"
+        return f"<FlowService of {self.queues.service.name} {state}>"

@@ -1,4 +1,4 @@
-"""Steps as flow code calls them, and what their functions are given by annotation."""
+"""Steps as flow code calls them, and injection into the parameters of their functions."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from postroad.durable.injection import (
 from postroad.flows.machine.commands import RunStep
 
 StepId = NewType("StepId", str)
-"""Identifies a step everywhere, the same however often it is run: for idempotency keys."""
+"""A globally unique id of a step, the same in each attempt: an idempotency key."""
 
 
 class StoreConnection(Protocol):
     """The DB-API 2 connection of the store, inside the transaction of a step.
 
-    That of `sqlite3` or `psycopg`, which can be named instead; it cannot commit.
+    A connection of `sqlite3` or `psycopg`, which can be used as annotations too; it cannot commit.
     """
 
     def cursor(self) -> Any:
-        """A new cursor."""
+        """Return a new cursor."""
         ...
 
     def execute(self, statement: str, parameters: Sequence[Any] = ..., /) -> Any:
@@ -42,7 +42,7 @@ class StoreConnection(Protocol):
 
 
 class Source(enum.Enum):
-    """What fills a parameter."""
+    """What is injected into a parameter."""
 
     TRANSACTION = "Transaction"
     SYNC_TRANSACTION = "SyncTransaction"
@@ -53,7 +53,7 @@ class Source(enum.Enum):
 
 _NAMES = ("Transaction", "SyncTransaction", "StoreConnection", "Connection", "Session", "StepId")
 _BLOCKING = (Source.SYNC_TRANSACTION, Source.CONNECTION, Source.SQL_SESSION)
-# Parameters of these names were filled in, whatever their annotation.
+# Former versions injected into parameters of these names, whatever their annotation.
 _FORMER = {
     "tx": Source.TRANSACTION,
     "connection": Source.CONNECTION,
@@ -77,16 +77,16 @@ def _source_of(hint: Any) -> Source | None:
 
 
 def _is(module: str, name: str, hint: Any) -> bool:
-    # Who annotates with it has imported it.
+    # A module that annotates with it has imported it.
     return module in sys.modules and hint is getattr(sys.modules[module], name, None)
 
 
 class StepSignature:
-    """How the function of a step wants to be called.
+    """The calling convention of a step function.
 
     Attributes:
         is_async: whether it runs on the event loop, not in a thread.
-        sources: what it asks for.
+        sources: what is injected into its parameters.
         is_transaction: whether it works on the store, in the commit of the step.
     """
 
@@ -109,7 +109,7 @@ class StepSignature:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is called in a thread and asks for nothing."""
+        """Whether it is called in a thread and nothing is injected."""
         return not (self.is_async or self.sources or self._former)
 
     def _check(self) -> None:
@@ -124,7 +124,7 @@ class StepSignature:
     def bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[Source, Any]
     ) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Arguments of a call, together with what the function asks for."""
+        """Return the arguments of a call with the injected ones."""
         if self._former:
             self._check_former(args, kwargs, values)
         if not self._injections:
@@ -146,11 +146,11 @@ class StepSignature:
 
 
 def step_signature(function: Callable[..., Any]) -> StepSignature:
-    """How a function wants to be called; raises UsageError if it asks for what it cannot get."""
+    """Return the signature of a step function; raises UsageError if an injection is invalid."""
     try:
         return _step_signature(function)
     except TypeError:
-        # An object that can be called, and cannot be a key.
+        # A callable object that is not hashable.
         return StepSignature(function)
 
 
@@ -164,13 +164,13 @@ _OPTIONS = frozenset(("name", "retry", "timeout"))
 
 
 class StepOptions:
-    """How a step is run.
+    """Options of a step.
 
     Attributes:
-        retry: how often and when to try again if it raises; not at all by default.
+        retry: the retry policy for errors of the function; no retries by default.
         timeout_s: seconds for each attempt.
-        name: what it is called in the record; the function's name by default.
-        is_read: whether it is recorded with the next commit of the flow, in place of its own.
+        name: the name in the history; by default that of the function.
+        is_read: whether the next commit of the flow records it, instead of one of its own.
     """
 
     __slots__ = ("is_read", "name", "retry", "timeout_s")
@@ -191,7 +191,7 @@ class StepOptions:
     def make(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> RunStep:
-        """What the code waits for."""
+        """Return the command that the code awaits."""
         if kwargs and not _OPTIONS.isdisjoint(kwargs):
             _check_options(function, kwargs)
         if self.is_read and step_signature(function).is_transaction:
@@ -211,15 +211,15 @@ class StepOptions:
 
 
 class StepCaller(StepOptions):
-    """Runs functions that may do anything, and remembers what they return: `ctx.step`.
+    """Runs functions that may do anything, and records their results: `ctx.step`.
 
         receipt = await ctx.step(charge, order)
         await ctx.step.with_options(retry=RetryPolicy(max_attempts=5), timeout=10)(ship, order)
 
-    An `async def` runs on the event loop, a `def`, which may block, in a thread. A function with a
-    parameter annotated as `Transaction` does what it does through that transaction, with this step:
-    once. Any other is run again if the process dies before its result is written down; one with a
-    parameter annotated as `StepId` is given a text that is the same whenever that happens. Give
+    An `async def` runs on the event loop; a `def`, which may block, in a thread. A function with a
+    parameter annotated as `Transaction` writes through that transaction, which commits with the
+    step: exactly once. Any other function runs again if the process dies before its result is
+    recorded; a parameter annotated as `StepId` gets a text that is the same in each attempt. Give
     such parameters the default `INJECTED`, so that type checkers accept a call without them.
     """
 
@@ -243,18 +243,18 @@ class StepCaller(StepOptions):
         timeout: float | None = None,
         name: str | None = None,
     ) -> StepCaller:
-        """The same with options: call what this returns with the function and its arguments.
+        """Return a caller with options; call it with the function and its arguments.
 
         Args:
-            retry: how often and when to try again if the function raises; not at all by default.
+            retry: the retry policy for errors of the function; no retries by default.
             timeout: seconds for each attempt.
-            name: what the step is called in the record; the function's name by default.
+            name: the name in the history; by default that of the function.
         """
         return StepCaller(retry, timeout, name, is_read=self.is_read)
 
 
 def _check_options(function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-    """Raise UsageError if options are given as arguments of a function that has no such ones."""
+    """Raise UsageError if options are passed as arguments that the function does not have."""
     try:
         parameters = inspect.signature(function).parameters
     except (NameError, TypeError, ValueError):
@@ -269,7 +269,7 @@ def _check_options(function: Callable[..., Any], kwargs: dict[str, Any]) -> None
 
 
 def _name_in_record(function: Callable[..., Any]) -> str:
-    """What a function is called whenever the code is run: nothing of its address in memory."""
+    """Return a name that is the same in each replay, without an address in memory."""
     while isinstance(function, functools.partial):
         function = function.func
     name: str = getattr(function, "__qualname__", type(function).__qualname__)

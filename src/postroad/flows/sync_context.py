@@ -1,7 +1,7 @@
-"""What the code of a flow works with that is a plain `def`: it waits without `await`.
+"""Context and sessions of flows whose code is a plain `def`: their methods wait without `await`.
 
-Each method does what the one of that name of `FlowContext` and `FlowSession` does, and is recorded
-like it: code may change from one form to the other while flows of it run.
+Each method does and records the same as the method of `FlowContext` or `FlowSession` with its
+name: code may change from one form to the other while flows of it run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class SyncFlowSession:
-    """A conversation with a flow at another node."""
+    """A session with a flow at another node, for code that is a plain `def`."""
 
     __slots__ = ("_session",)
 
@@ -41,11 +41,11 @@ class SyncFlowSession:
         return self._session.peer
 
     def send(self, value: Any) -> None:
-        """Send a value; returns at once, and the value arrives once."""
+        """Send a value; returns at once, and the value arrives exactly once."""
         wait_for(self._session.send(value))
 
     def receive(self, type: type[T], timeout: float | None = None) -> T:
-        """Wait for the next value the other end sends; raises as `FlowSession.receive` does."""
+        """Wait for the next value from the other end; raises as `FlowSession.receive` does."""
         return wait_for(self._session.receive(type, timeout))
 
     def send_and_receive(self, value: Any, type: type[T], timeout: float | None = None) -> T:
@@ -53,11 +53,11 @@ class SyncFlowSession:
         return wait_for(self._session.send_and_receive(value, type, timeout))
 
     def peer_info(self) -> PeerFlowInfo:
-        """The flow at the other end: its name, version and application."""
+        """Return name, version and application of the flow at the other end."""
         return wait_for(self._session.peer_info())
 
     def close(self) -> None:
-        """Say that nothing more will be sent, before the flow ends."""
+        """Close the session before the flow ends."""
         wait_for(self._session.close())
 
     def __eq__(self, other: object) -> bool:
@@ -71,7 +71,7 @@ class SyncFlowSession:
 
 
 class SyncStepCaller(StepOptions):
-    """Runs functions that may do anything, and records what they return: see `StepCaller`.
+    """Runs functions that may do anything, and records their results: see `StepCaller`.
 
     receipt = ctx.step(charge, order)
     ctx.step.with_options(retry=RetryPolicy(max_attempts=5), timeout=10)(ship, order)
@@ -95,15 +95,15 @@ class SyncStepCaller(StepOptions):
         timeout: float | None = None,
         name: str | None = None,
     ) -> SyncStepCaller:
-        """The same with options: see `StepCaller.with_options`."""
+        """Return a caller with options: see `StepCaller.with_options`."""
         return SyncStepCaller(retry, timeout, name, is_read=self.is_read)
 
 
 class SyncFlowContext:
-    """A flow, as its own code sees it that is a plain `def`.
+    """The first parameter of the code of a flow that is a plain `def`.
 
-    Everything the code waits for goes through this, so that it is recorded: after a crash the code
-    is run again from its beginning, and is given what it was given before.
+    Everything that the code waits for goes through it and is recorded: after a crash the code is
+    replayed from its beginning with the recorded results.
     """
 
     __slots__ = ("_ctx",)
@@ -113,7 +113,7 @@ class SyncFlowContext:
 
     @property
     def id(self) -> str:
-        """What the flow is called."""
+        """The id of the flow."""
         return self._ctx.id
 
     @property
@@ -129,7 +129,7 @@ class SyncFlowContext:
     # Steps.
 
     step: ClassVar[SyncStepCaller] = SyncStepCaller()
-    """Runs a function that may do anything, and records what it returned: see `StepCaller`."""
+    """Runs a function that may do anything, and records its result: see `StepCaller`."""
 
     read: ClassVar[SyncStepCaller] = SyncStepCaller(is_read=True)
     """Runs a cheap function that only reads: see `FlowContext.read`."""
@@ -137,29 +137,29 @@ class SyncFlowContext:
     # Sessions.
 
     def open_session(self, peer: str) -> SyncFlowSession:
-        """A session with the flow at another node that responds to this one."""
+        """Return a session with the flow at another node that responds to this one."""
         return SyncFlowSession(self._ctx.open_session(peer))
 
     def send_all(self, values_by_session: Mapping[SyncFlowSession, Any]) -> None:
-        """Send a value in each of several sessions at once."""
+        """Send a value in each of several sessions, as one step."""
         values = {session._session: value for session, value in values_by_session.items()}
         wait_for(self._ctx.send_all(values))
 
     def receive_all(
         self, sessions: Iterable[SyncFlowSession], type: type[T], timeout: float | None = None
     ) -> list[T]:
-        """Wait for a value of each of several sessions; their order is that of the sessions."""
+        """Wait for a value from each of several sessions; returns them in this order."""
         ends = [session._session for session in sessions]
         return wait_for(self._ctx.receive_all(ends, type, timeout))
 
     # Waiting.
 
     def sleep(self, seconds: float) -> None:
-        """Wait, however long; the time goes on while the process does not run."""
+        """Wait, for seconds or months; time passes also while the process does not run."""
         wait_for(self._ctx.sleep(seconds))
 
     def wait_for_signal(self, name: str, type: type[T], timeout: float | None = None) -> T:
-        """Wait for a signal of that name; signals of other types are refused."""
+        """Wait for a signal sent by `FlowService.signal`; signals of other types are rejected."""
         return wait_for(self._ctx.wait_for_signal(name, type, timeout))
 
     @overload
@@ -167,11 +167,11 @@ class SyncFlowContext:
     @overload
     def gather(self, *branches: Callable[[], Any], return_exceptions: bool) -> list[Any]: ...
     def gather(self, *branches: Callable[[], Any], return_exceptions: bool = False) -> list[Any]:
-        """Run several functions at the same time; their results in the order they were given.
+        """Run functions concurrently; returns their results in the order of the arguments.
 
             north, south = ctx.gather(partial(ask, ctx, "north"), lambda: ctx.step(price, "south"))
 
-        If one raises, the others are ended, unless exceptions are wanted as results.
+        If one raises, the others are cancelled, unless `return_exceptions` is true.
         """
         group = ParallelBranches(
             [_branch(branch) for branch in branches], returns_errors=return_exceptions
@@ -179,11 +179,11 @@ class SyncFlowContext:
         return cast(list[Any], wait_for(group))
 
     def select(self, **branches: Callable[[], T]) -> tuple[str, T]:
-        """Run several functions at the same time until the first has ended; its name and result.
+        """Run functions concurrently until the first ends; returns its name and result.
 
             chosen, _ = ctx.select(paid=partial(ctx.wait_for_signal, "paid", bool), late=nap)
 
-        The others are ended.
+        The others are cancelled.
         """
         group = ParallelBranches([_branch(branch) for branch in branches.values()], [*branches])
         return cast(tuple[str, T], wait_for(group))
@@ -191,39 +191,39 @@ class SyncFlowContext:
     def run_subflow(
         self, definition: FlowDefinition[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Run another flow, of either form, as a part of this one; it opens its own sessions."""
+        """Run another flow as part of this one; it opens sessions under its own name."""
         return wait_for(self._ctx.run_subflow(definition, *args, **kwargs))
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Start anew with other arguments, and forget all steps: for flows that never end."""
+        """Start over with other arguments and an empty history, for flows that run forever."""
         self._ctx.continue_as_new(*args, **kwargs)
 
-    # What is the same whenever the code is run.
+    # Values that are the same in each replay.
 
     def now(self) -> datetime.datetime:
-        """The time, as of the last thing this flow waited for."""
+        """Return the time at which the last wait of this flow ended."""
         return self._ctx.now()
 
     def random(self) -> random.Random:
-        """Random numbers, for the code alone: not for its steps, nor for its query handlers."""
+        """Return random numbers for the code, not for its steps or query handlers."""
         return self._ctx.random()
 
     def uuid(self) -> uuid.UUID:
-        """A new UUID, for the code alone: give it to steps as an argument."""
+        """Return a new UUID, for the code; pass it to steps as an argument."""
         return self._ctx.uuid()
 
     def patched(self, id: str) -> bool:
         """Whether to take the new path of changed code; False where the old one was taken."""
         return self._ctx.patched(id)
 
-    # What others see of it.
+    # For operators.
 
     def set_progress(self, text: str) -> None:
         """Set the text that operators see beside the flow."""
         self._ctx.set_progress(text)
 
     def set_query_handler(self, query: str, function: Callable[[], Any]) -> None:
-        """Have a function called for queries of that name; it must not change anything."""
+        """Call a function for queries of this name; it must not change anything."""
         self._ctx.set_query_handler(query, function)
 
     def __repr__(self) -> str:
@@ -240,7 +240,7 @@ def _branch(function: Callable[[], Any]) -> GreenletCoroutine[Any]:
 
 
 def starter(function: Callable[..., R]) -> Callable[..., GreenletCoroutine[R]]:
-    """What makes the code of a flow, to be driven as a coroutine, of a function that is a `def`."""
+    """Return a function that starts the code of a flow, a plain `def`, as a coroutine."""
     require_greenlet()
 
     def start(ctx: FlowContext, *args: Any, **kwargs: Any) -> GreenletCoroutine[R]:

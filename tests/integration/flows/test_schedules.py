@@ -451,7 +451,7 @@ class TestOperations:
             await schedule("tick", EVERY_MINUTE, tick, timezone="Mars")
         with pytest.raises(ConfigError, match="catch_up='some' is unknown; there are: last"):
             await schedule("tick", EVERY_MINUTE, tick, catch_up="some")
-        with pytest.raises(ConfigError, match="a schedule cannot be called ''"):
+        with pytest.raises(ConfigError, match="schedule name '' must have"):
             await schedule("", EVERY_MINUTE, tick)
         with pytest.raises(UsageError, match="is no flow of this node"):
             await schedule("tick", EVERY_MINUTE, other)

@@ -86,7 +86,7 @@ def test_opening_or_asking_nobody_says_nothing() -> None:
     async def shows(ctx: FlowContext) -> str:
         return repr(ctx.open_session("beta"))
 
-    assert begun(shows).result == "<Session 1 with beta fresh>"
+    assert begun(shows).result == "<FlowSession 1 with beta fresh>"
 
 
 @each((work, "work"), (functools.partial(work, 1), "work"), (Worker(), "Worker"), (len, "len"))
@@ -116,7 +116,7 @@ def test_flow_has_names_for_itself_and_its_steps() -> None:
         "0000000000000009",
         "shop.buy",
         3,
-        "<Flow shop.buy 0000000000000009>",
+        "<FlowContext of shop.buy 0000000000000009>",
     ]
 
 

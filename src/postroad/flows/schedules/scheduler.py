@@ -1,7 +1,7 @@
-"""Begins flows at the times of their schedules, once for each time, whatever crashes when.
+"""Starts flows at the times of their schedules, exactly once for each time.
 
-That a flow begins and that its schedule moves on are one commit. What was committed and not taken
-up when the process ended is taken up by the next one, like every flow that was at work.
+The start of a flow and the advance of its schedule are one commit. A flow that was committed and
+not started when the process ended is resumed by the next process, like every running flow.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ logger = logging.getLogger("postroad.flows")
 DUE = faults.declare_fault_point("flows.schedule.due")
 STARTED = faults.declare_fault_point("flows.schedule.started")
 
-# A wall clock may jump, and flows may become known; looking from time to time makes up for it.
+# A wall clock may jump, and flows may be registered later; periodic scans make up for it.
 _RESCAN_INTERVAL_S = 30.0
 _STORE_RETRY_S = 1.0
 _NAME_CHARS_MAX = 200
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule, as people see it."""
+    """A schedule, as operators see it."""
 
     name: str
     flow: str
@@ -64,11 +64,11 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     next_at: float | None
     """None while it is paused."""
     last_at: float | None
-    """The last time its flow was begun for."""
+    """The last time for which its flow was started."""
     last_client_id: str | None
-    """What that flow was begun as: attach to it with that."""
+    """The client id of that flow."""
     problem: str | None
-    """Why its flow cannot be begun."""
+    """Why its flow cannot be started; None if it can."""
 
 
 _Views: TypeAlias = list[ScheduleView]
@@ -76,10 +76,10 @@ _Start: TypeAlias = Callable[[FlowDefinition[Any, Any], bytes], Awaitable["FlowH
 
 
 class FlowSchedules:
-    """Has flows started again and again; every change is durable when its method returns.
+    """The schedules of a node; every change is durable when its method returns.
 
     Args:
-        flows: those of the node.
+        flows: the flow service of the node.
         start: starts a flow with encoded arguments.
 
     Attributes:
@@ -100,24 +100,23 @@ class FlowSchedules:
         timezone: str = "UTC",
         catch_up: CatchUpPolicy | str = CatchUpPolicy.LAST,
     ) -> ScheduleView:
-        """Have a flow begun whenever a cron expression says so.
+        """Start a flow at each time of a cron expression; creates or changes a schedule.
 
-        Say it at each start of the program: where a schedule of that name exists, it is changed to
-        this one. What it has missed stays missed unless the expression is another one, and if it
-        is paused it stays so.
+        Call it at each start of the program. A schedule of this name keeps its due times unless
+        the expression is another one, and stays paused if it is.
 
         Args:
-            name: what the schedule is called; each flow is begun as `schedule:<name>:<time>`.
-            cron: five fields like `30 2 * * mon-fri`, or a shortcut like `@daily`.
+            name: the name of the schedule; its flows have client ids `schedule:<name>:<time>`.
+            cron: five fields such as `30 2 * * mon-fri`, or a shortcut such as `@daily`.
             definition: the flow.
-            args: what it is given.
-            timezone: whose clock counts, like `Europe/Berlin`.
-            catch_up: what becomes of times at which this node was down or draining: the flow is
-                begun once for the "last", for "all" of them (1,000 at most), or for "none".
+            args: its arguments.
+            timezone: the time zone of the expression, such as `Europe/Berlin`.
+            catch_up: for which of the times at which this node was down or draining the flow is
+                started: the "last", "all" (1,000 at most), or "none".
         """
         if not 0 < len(name) <= _NAME_CHARS_MAX or not name.isprintable():
             raise ConfigError(
-                f"a schedule cannot be called {name!r:.220}: 1 to {_NAME_CHARS_MAX} characters"
+                f"schedule name {name!r:.220} must have 1 to {_NAME_CHARS_MAX} printable characters"
             )
         times = CronExpression.parse(cron, timezone)
         self._flows.registry.check_startable(definition)
@@ -150,7 +149,7 @@ class FlowSchedules:
         await self._flows.engine.store.write(write)
 
     async def list(self) -> _Views:
-        """All schedules, by name."""
+        """Return all schedules, ordered by name."""
         schedules = await self._flows.engine.store.read(rows.read_schedules)
         return [self._view(schedule) for schedule in schedules]
 
@@ -165,7 +164,7 @@ class FlowSchedules:
         return await self._change(write)
 
     async def resume(self, name: str) -> ScheduleView:
-        """Go on with a schedule; what was due while it was paused is left out."""
+        """Resume a schedule; times while it was paused are skipped."""
 
         def write(stored: StoreTables) -> Schedule:
             schedule = _find(stored.database, name)
@@ -180,7 +179,7 @@ class FlowSchedules:
         return await self._change(write)
 
     async def trigger(self, name: str) -> FlowHandle[Any]:
-        """Begin the flow of a schedule at once, besides its times and even if it is paused."""
+        """Start the flow of a schedule now, in addition to its times and even if it is paused."""
         schedule = await self._flows.engine.store.read(_find, name)
         definition = self._flows.registry.find(schedule.flow)
         if definition is None:
@@ -193,12 +192,12 @@ class FlowSchedules:
         return self._view(changed)
 
     def wake(self) -> None:
-        """Have the schedules looked at now: something has changed."""
+        """Scan the schedules now, because something has changed."""
         if self.scheduler is not None:
             self.scheduler.wake()
 
     def problem_of(self, schedule: Schedule) -> str | None:
-        """Why the flow of a schedule cannot be begun; None if it can."""
+        """Return why the flow of a schedule cannot be started; None if it can."""
         definition = self._flows.registry.find(schedule.flow)
         if definition is None:
             return f"this node has no flow called {schedule.flow!r}"
@@ -228,7 +227,7 @@ class FlowSchedules:
 
 
 class FlowScheduler:
-    """Looks at the schedules of a node when one is due, and when somebody has changed one."""
+    """Starts the flows of due schedules; scans them when one is due or has changed."""
 
     def __init__(self, schedules: FlowSchedules, engine: FlowEngine) -> None:
         self._schedules = schedules
@@ -236,23 +235,23 @@ class FlowScheduler:
         self._store = engine.store
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        # What was said of schedules that cannot be served, so that it is said once.
+        # Problems that were logged already, by schedule.
         self._problems: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Begin what was due meanwhile, and go on so."""
+        """Start the flows that were missed, then those that become due."""
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._run(), name="postroad schedules")
 
     async def stop(self) -> None:
-        """Begin nothing any more."""
+        """Start no more flows."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     def wake(self) -> None:
-        """Look again: something has changed."""
+        """Scan again, because something has changed."""
         self._woken.set()
 
     async def _run(self) -> None:
@@ -273,7 +272,7 @@ class FlowScheduler:
                 continue
 
     async def _scan(self) -> float:
-        """Serve those that are due; how long to wait then."""
+        """Start the flows of due schedules; return the seconds until the next scan."""
         now = now_ms()
         due: list[Schedule] = []
         if not self._engine.admission.is_draining:
@@ -285,7 +284,7 @@ class FlowScheduler:
         return min([*pauses_s, _RESCAN_INTERVAL_S])
 
     async def _run_due(self, schedule: Schedule, now: int) -> float:
-        """Begin the flow of a schedule for its times; how long to wait before looking again."""
+        """Start the flow of a schedule for its times; return the seconds until the next scan."""
         try:
             await self._advance(schedule, now)
         except StoreError as error:
@@ -294,7 +293,7 @@ class FlowScheduler:
             )
             return _STORE_RETRY_S
         except Exception:
-            # It must not keep the others from being served.
+            # One schedule must not block the others.
             logger.exception("schedule %r cannot start its flow, retrying", schedule.name)
         return _RESCAN_INTERVAL_S
 
@@ -325,7 +324,7 @@ class FlowScheduler:
     async def _advance_once(
         self, schedule: Schedule, move: ScheduleAdvance, definition: FlowDefinition[Any, Any]
     ) -> Schedule | None:
-        """Commit one move; the schedule after it, or None if somebody has changed it meanwhile."""
+        """Commit one advance; return the schedule after it, or None if it was changed meanwhile."""
         DUE.hit(schedule=schedule.name, due_ms=move.due_ms)
         if move.due_ms is None:
             moved = msgspec.structs.replace(schedule, next_ms=move.next_ms)
@@ -341,21 +340,21 @@ class FlowScheduler:
             if state.status is FlowStatus.RUNNING and is_started:
                 self._engine.resume(state.id)
             elif is_started:
-                # Whoever made room may have done so before it was there to be seen.
+                # A slot may have become free before the queued flow was visible.
                 self._engine.admission.start_waiting(state.name)
         return None if is_started is None else moved
 
     async def _commit_start(
         self, schedule: Schedule, moved: Schedule, state: FlowState
     ) -> bool | None:
-        """Write a flow down with the schedule that begins it; whether it was, as `_advance` has it.
+        """Commit a flow with the advance of its schedule; returns the result of `_advance`.
 
-        It looks as after a crash: it is at work, and nobody has taken it up.
+        The flow is stored as after a crash: running, and not loaded.
         """
         is_running = state.status is FlowStatus.RUNNING
         if is_running:
             state.wake_ms = 0
-            # Nobody else may take its room while it is written.
+            # Reserves its slot during the commit.
             self._engine.admission.slots.add(state.name)
         is_started: bool | None = None
         try:
@@ -372,7 +371,7 @@ class FlowScheduler:
 def _advance(
     stored: StoreTables, schedule: Schedule, moved: Schedule, state: FlowState | None = None
 ) -> bool | None:
-    """Move a schedule on and begin its flow; whether it was begun, None if nothing was done."""
+    """Advance a schedule and start its flow; returns whether it started, None if unchanged."""
     database = stored.database
     if rows.find_schedule(database, schedule.name) != schedule:
         return None
