@@ -4,13 +4,13 @@ from postroad.core import RetryPolicy
 from postroad.durable.admin import DurableQueuesAdmin
 from postroad.durable.bridges.bridge_manager import BridgeManager
 from postroad.durable.bridges.control import BridgeManagerStatus, BridgeStatus
+from postroad.durable.bridges.peers import ClusterPeerDirectory, PeerDirectory, StaticPeerDirectory
 from postroad.durable.bridges.protocol import DeadLetterReason
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.consumers.consumer import Consumer, DurableHandler
 from postroad.durable.consumers.message import Message
 from postroad.durable.consumers.pull import PulledMessage
 from postroad.durable.durable_queues import DurableQueues
-from postroad.durable.peers import ClusterPeerDirectory, PeerDirectory, StaticPeerDirectory
 from postroad.durable.producer import OutgoingMessage, SendOptions
 from postroad.durable.store import (
     DeadLetter,

@@ -20,6 +20,7 @@ from postroad.durable.admin import DurableQueuesAdmin
 from postroad.durable.arrivals import ArrivalReader
 from postroad.durable.bridges.bridge_controller import BridgeController
 from postroad.durable.bridges.bridge_manager import BridgeManager
+from postroad.durable.bridges.peers import ClusterPeerDirectory, PeerDirectory
 from postroad.durable.bridges.receiver import StreamReceiver
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.consumers.consumer import Consumer, DurableHandler
@@ -28,7 +29,6 @@ from postroad.durable.consumers.message import Message
 from postroad.durable.consumers.pull import PulledMessage
 from postroad.durable.consumers.replies import ReplyWaiters
 from postroad.durable.names import REPLIES
-from postroad.durable.peers import ClusterPeerDirectory, PeerDirectory
 from postroad.durable.producer import (
     EncodedMessage,
     MessageEncoder,

@@ -23,6 +23,7 @@ from postroad.durable.bridges.control import (
     encode,
 )
 from postroad.durable.bridges.fencing import find_manager
+from postroad.durable.bridges.peers import PeerDirectory
 from postroad.durable.names import (
     BRIDGE_CONTROL,
     BRIDGE_NOTIFY,
@@ -30,7 +31,6 @@ from postroad.durable.names import (
     inbound_queue,
     outbound_queue,
 )
-from postroad.durable.peers import PeerDirectory
 from postroad.durable.store import Store
 from postroad.durable.store.tables import queries as query
 from postroad.durable.store.tables.store_tables import CommitEvent
