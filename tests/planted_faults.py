@@ -52,11 +52,11 @@ FAULTS = {
     "drop-a-window": Fault(
         "everything that was sent arrives, in order",
         "durable/bridges/bridge.py",
-        "        payload = encode(window)\n",
+        "        payload = encode(frame)\n",
         "        self._sent = getattr(self, '_sent', 0) + 1\n"
         "        if self._sent % 3 == 0:\n"
         "            return\n"
-        "        payload = encode(window)\n",
+        "        payload = encode(frame)\n",
         ("tests/integration/durable", "tests/simulation/test_durable.py"),
     ),
     "forget-an-xor": Fault(
