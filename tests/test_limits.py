@@ -116,11 +116,11 @@ PROOFS = {
     ),
     "FlowsConfig.signal_buffer_bytes_max": (
         "integration/flows/test_growth.py",
-        "test_large_signals_that_nobody_asks_for_are_refused_at_last",
+        "test_unread_signals_beyond_size_limit_are_rejected",
     ),
     "FlowsConfig.signal_buffer_max": (
         "integration/flows/test_hard_times.py",
-        "test_signals_that_nobody_asks_for_are_refused_at_last",
+        "test_unread_signals_beyond_limit_are_rejected",
     ),
     "Limits.accepted_connections_max": (
         "integration/net/test_pool.py",
@@ -164,7 +164,7 @@ PROOFS = {
     ),
     "DurableQueuesConfig.outbox_messages_max": (
         "integration/durable/test_quotas.py",
-        "test_full_outbox_refuses_posts",
+        "test_full_outbox_rejects_sends",
     ),
     "DurableQueuesConfig.batch_bytes_max": (
         "contract/store_outbox_behaviour.py",
@@ -180,11 +180,11 @@ PROOFS = {
     ),
     "DurableQueuesConfig.sender_dead_bytes_max": (
         "integration/durable/test_quotas.py",
-        "test_sender_with_too_many_dead_letters_keeps_its_mail",
+        "test_sender_over_dead_letter_quota_keeps_its_messages",
     ),
     "DurableQueuesConfig.sender_bytes_max": (
         "integration/durable/test_quotas.py",
-        "test_sender_that_fills_its_share_does_not_keep_others_waiting",
+        "test_sender_at_its_quota_does_not_block_others",
     ),
     "DurableQueuesConfig.uncommitted_acks_max": (
         "integration/durable/test_uncommitted.py",
@@ -192,7 +192,7 @@ PROOFS = {
     ),
     "DurableQueuesConfig.write_queue_bytes_max": (
         "unit/durable/test_producer_batches.py",
-        "test_posts_that_are_gathered_take_room_in_memory",
+        "test_batched_sends_count_as_queued_bytes",
     ),
     "DurableQueuesConfig.windows_max": (
         "integration/durable/test_posting.py",

@@ -123,7 +123,7 @@ async def test_handler_does_not_wait_for_a_slow_disk(tmp_path: Path) -> None:
 
 @KNOWN
 @FAILURES
-async def test_what_a_handler_posts_is_posted_once_though_its_message_did_not_arrive(
+async def test_sends_of_precommit_handler_are_sent_once_after_failed_commit(
     tmp_path: Path, error: Exception, is_known: bool
 ) -> None:
     async with running_pair(tmp_path) as (alpha, beta):
@@ -152,7 +152,7 @@ async def test_what_a_handler_posts_is_posted_once_though_its_message_did_not_ar
 
 @KNOWN
 @FAILURES
-async def test_handler_that_wants_to_write_when_its_message_does_not_arrive(
+async def test_precommit_handler_transaction_after_failed_commit(
     tmp_path: Path, error: Exception, is_known: bool
 ) -> None:
     async with running_pair(tmp_path) as (alpha, beta):
@@ -304,7 +304,7 @@ async def test_more_arrives_in_one_commit_than_is_kept_in_memory(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("long_rounds")
-async def test_later_arrivals_of_a_commit_do_not_overtake_what_had_no_room(tmp_path: Path) -> None:
+async def test_precommit_messages_do_not_overtake_batches_without_capacity(tmp_path: Path) -> None:
     pages = DurableQueuesConfig(batch_messages_max=1)
     narrow = msgspec.structs.replace(QUICK, prefetch_messages=2)
     async with (

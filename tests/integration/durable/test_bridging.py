@@ -49,7 +49,7 @@ async def served(
         yield store, alpha, recorder
 
 
-async def test_what_was_committed_just_now_is_sent_from_memory(tmp_path: Path) -> None:
+async def test_recent_batches_are_sent_from_memory(tmp_path: Path) -> None:
     async with served(1, tmp_path) as (store, alpha, recorder):
         before = store.reads[query.read_outbox_batches_of_epoch]
         for number in range(1, 21):
@@ -60,7 +60,7 @@ async def test_what_was_committed_just_now_is_sent_from_memory(tmp_path: Path) -
         assert store.reads[query.read_outbox_batches_of_epoch] == before
 
 
-async def test_what_is_committed_at_once_and_too_much_for_memory_is_read(tmp_path: Path) -> None:
+async def test_batches_beyond_memory_limit_are_read_from_store(tmp_path: Path) -> None:
     async with served(1, tmp_path) as (store, alpha, recorder):
         before = store.reads[query.read_outbox_batches_of_epoch]
         sizes = [300_000 + index for index in range(12)]

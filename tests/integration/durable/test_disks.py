@@ -90,7 +90,7 @@ async def test_transaction_on_a_read_only_disk_is_refused() -> None:
         await create()
 
 
-async def test_store_that_cannot_be_made_is_told_at_the_start() -> None:
+async def test_uncreatable_store_is_reported_at_start() -> None:
     with pytest.raises(StoreUnavailableError, match="cannot be opened"):
         async with running_station("alpha", Path("/proc/self")):
             raise AssertionError("it began")

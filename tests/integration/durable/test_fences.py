@@ -182,7 +182,7 @@ async def test_failed_commit_leaves_what_was_pulled_to_be_acknowledged(alpha: St
     await wait_for_depth(alpha, 0)
 
 
-async def test_what_the_store_has_counts_and_not_what_was_in_memory(alpha: Station) -> None:
+async def test_store_content_wins_over_memory_after_fail_over(alpha: Station) -> None:
     """As after a fail-over to a copy that lacks the last commits."""
     handler = Handler()
     await post_all(alpha, "good1", "good2", "slow", "good3")
@@ -200,7 +200,7 @@ async def test_what_the_store_has_counts_and_not_what_was_in_memory(alpha: Stati
     assert sorted(handler.ended) == ["good1", "good1", "good2", "good2", "good3", "good3", "slow"]
 
 
-async def test_purge_leaves_nothing_of_what_is_in_hand(alpha: Station) -> None:
+async def test_purge_removes_messages_in_flight(alpha: Station) -> None:
     handler = Handler()
     await post_all(alpha, "slow", "slow too", "behind", key="a")
     await alpha.mail.consume("orders", handler, concurrency=2)
@@ -223,7 +223,7 @@ def end_sessions(dsn: str) -> None:
         )
 
 
-async def test_lost_connection_with_commits_in_flight_stops_nobody(dsn: str) -> None:
+async def test_lost_connection_with_commits_in_flight_recovers(dsn: str) -> None:
     handler = Handler()
 
     async def handle(message: Message, tx: Transaction) -> Any:

@@ -44,7 +44,7 @@ async def trouble_with(alpha: Station, peer: str) -> str:
     return errors[0]
 
 
-async def test_sender_is_who_its_certificate_says(tmp_path: Path, authority: Authority) -> None:
+async def test_sender_is_taken_from_certificate(tmp_path: Path, authority: Authority) -> None:
     async with (
         running_station("beta", tmp_path, tls=authority.tls("beta")) as beta,
         running_station("alpha", tmp_path, beta, tls=authority.tls("alpha")) as alpha,
@@ -84,7 +84,7 @@ async def test_stream_belongs_to_the_node_behind_the_certificate(
             await service.request(beta.address, DELIVER, b"nonsense", peer="beta")
 
 
-async def test_no_mail_is_given_to_whoever_answers_there(
+async def test_message_is_not_delivered_to_wrong_peer_at_address(
     tmp_path: Path, authority: Authority
 ) -> None:
     """B11: the name that the certificate proves must be the peer's; the mail stays until then."""
@@ -102,7 +102,7 @@ async def test_no_mail_is_given_to_whoever_answers_there(
         assert [message.body for message in await beta.mail.admin.peek("orders")] == [b"secret"]
 
 
-async def test_no_mail_is_given_to_a_node_of_another_root(
+async def test_message_is_not_delivered_to_peer_of_other_ca(
     tmp_path: Path, authority: Authority
 ) -> None:
     """B11: a certificate that nobody here trusts."""

@@ -12,7 +12,7 @@ from postroad.net import MessagingService
 from tests.support.durable.mail_pairs import CLUSTER, LIMITS, QUICK, Recorder, running_station
 
 
-async def test_a_second_mail_of_a_service_is_refused_and_disturbs_nobody(tmp_path: Path) -> None:
+async def test_second_durable_queues_of_service_is_rejected(tmp_path: Path) -> None:
     async with running_station("alpha", tmp_path) as alpha:
         store = SqliteStore(tmp_path / "second.db")
         second = DurableQueues(alpha.service, store, directory=alpha.directory, config=QUICK)
@@ -53,7 +53,7 @@ def modes_for_others(directory: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mode & 0o077 for path in directory.iterdir()}
 
 
-async def test_nobody_else_can_read_a_store(tmp_path: Path) -> None:
+async def test_store_file_is_private(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         async with running_station("alpha", tmp_path) as alpha:

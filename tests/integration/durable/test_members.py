@@ -25,7 +25,7 @@ async def member_with_mail(
             yield node, mail
 
 
-async def test_mail_waits_for_a_member_that_joins_later(tmp_path: Path) -> None:
+async def test_messages_wait_for_member_that_joins_later(tmp_path: Path) -> None:
     async with member_with_mail("alpha", tmp_path) as (contact, alpha):
         await alpha.send("orders", b"early", to="beta")
         assert (await alpha.bridges.status()).bridges == []
@@ -36,7 +36,7 @@ async def test_mail_waits_for_a_member_that_joins_later(tmp_path: Path) -> None:
             await until_empty(alpha, "beta")
 
 
-async def test_mail_follows_a_member_that_moves(tmp_path: Path) -> None:
+async def test_messages_follow_member_to_new_address(tmp_path: Path) -> None:
     """B8: the member comes back at another address, with its store."""
     async with member_with_mail("alpha", tmp_path) as (contact, alpha):
         recorder = Recorder()
@@ -72,7 +72,7 @@ async def test_bridge_ends_when_its_peer_has_left(tmp_path: Path) -> None:
         assert [message.body for message in await alpha.bridges.peek("beta")] == [b"cake"]
 
 
-async def test_member_that_crashes_gets_its_mail_when_it_is_back(tmp_path: Path) -> None:
+async def test_crashed_member_gets_messages_after_restart(tmp_path: Path) -> None:
     async with member_with_mail("alpha", tmp_path) as (contact, alpha):
         recorder = Recorder()
         async with member_with_mail("beta", tmp_path, contact) as (node, beta):

@@ -65,7 +65,7 @@ async def test_answers_that_are_lost_bring_no_duplicates(tmp_path: Path) -> None
         assert len(recorder.attempts) == 400
 
 
-async def test_mail_goes_on_when_the_peer_moves_in_the_middle(tmp_path: Path) -> None:
+async def test_delivery_continues_when_peer_moves(tmp_path: Path) -> None:
     """B8: the old address still answers, but nothing comes back from there."""
     patient = msgspec.structs.replace(QUICK, open_timeout_s=DEADLINE_S, window_timeout_s=DEADLINE_S)
     async with (

@@ -125,7 +125,7 @@ async def test_nacked_message_comes_again_after_its_delay(alpha: Station, beta: 
     await until_waiting(beta.mail, "orders", 0)
 
 
-async def test_pulled_message_that_is_forgotten_is_given_out_again(tmp_path: Path) -> None:
+async def test_unacknowledged_pulled_message_is_redelivered(tmp_path: Path) -> None:
     config = msgspec.structs.replace(QUICK, ack_timeout_s=1.0)
     async with running_pair(tmp_path, config=config) as (alpha, beta):
         await alpha.mail.send("orders", b"tea", to="beta")
@@ -162,7 +162,7 @@ async def test_pull_ends_when_the_node_stops(alpha: Station) -> None:
 
 
 @pytest.mark.parametrize("end", ["nack", "release"])
-async def test_message_that_is_given_back_ends_its_transaction(alpha: Station, end: str) -> None:
+async def test_released_message_rolls_its_transaction_back(alpha: Station, end: str) -> None:
     await alpha.mail.send("orders", b"tea", to="alpha")
     (message,) = await alpha.mail.pull("orders", timeout=DEADLINE_S, retry=AT_ONCE)
     tx = message.transaction()
@@ -178,7 +178,7 @@ async def test_message_that_is_given_back_ends_its_transaction(alpha: Station, e
     assert tables == []
 
 
-async def test_reply_of_somebody_else_is_not_taken(tmp_path: Path) -> None:
+async def test_reply_of_wrong_sender_is_ignored(tmp_path: Path) -> None:
     """Ids can be guessed; the name of the sender is that of its connection."""
     request_received: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
     async with (
@@ -271,7 +271,7 @@ async def test_outbox_is_browsed_and_purged_without_a_gap(tmp_path: Path) -> Non
         assert numbers_of(message.body for message in await beta.mail.admin.peek("orders")) == [10]
 
 
-async def test_statistics_tell_where_things_are(alpha: Station, beta: Station) -> None:
+async def test_statistics_count_messages_by_place(alpha: Station, beta: Station) -> None:
     await post_numbers(alpha, "nowhere", range(3))
     recorder = await Recorder.at(beta, failures=1, retry=AT_ONCE)
     await post_numbers(alpha, "beta", range(5))

@@ -81,7 +81,7 @@ async def test_a_bridge_stays_paused_after_a_restart(tmp_path: Path) -> None:
             assert numbers_of(await recorder.until(2)) == [0, 1]
 
 
-async def test_a_bridge_process_of_its_own_rests_too(tmp_path: Path) -> None:
+async def test_external_bridge_process_can_be_paused(tmp_path: Path) -> None:
     async with (
         running_station("beta", tmp_path) as beta,
         running_station("alpha", tmp_path, beta, bridge=False) as alpha,
@@ -139,7 +139,7 @@ async def test_a_queue_in_use_is_moved_only_while_it_rests(alpha: Station) -> No
         await begun.wait()
 
 
-async def test_a_message_that_dies_again_says_so(alpha: Station, beta: Station) -> None:
+async def test_retried_dead_letter_counts_retries(alpha: Station, beta: Station) -> None:
     recorder = await Recorder.at(beta, failures=6, retry=AT_ONCE)
     await alpha.mail.send("orders", b"tea", to="beta", headers={"colour": "green"})
     await until_dead(beta.mail, 1)
@@ -158,7 +158,7 @@ async def _has_died_again(station: Station) -> bool:
     return [dead_letter.retried for dead_letter in dead] == [1]
 
 
-async def test_what_a_peer_refused_says_how_often_it_was_tried_again(tmp_path: Path) -> None:
+async def test_rejected_dead_letter_counts_retries(tmp_path: Path) -> None:
     async with running_pair(tmp_path, accepted_queues=("open",)) as (alpha, _):
         await alpha.mail.send("closed", b"tea", to="beta")
         for retried in range(3):

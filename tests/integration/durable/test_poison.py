@@ -72,7 +72,7 @@ async def poisoned(
     ],
     ids=["garbage", "none", "two", "key", "name", "own", "large"],
 )
-async def test_poison_is_refused_and_what_follows_is_taken(
+async def test_poison_message_is_rejected_and_later_ones_accepted(
     tmp_path: Path, letters: bytes, reason: str
 ) -> None:
     """R11: the sender has it as its dead letter, and the queue goes on."""
@@ -92,7 +92,7 @@ async def test_poison_is_refused_and_what_follows_is_taken(
         assert await recorder.until(2) == [b"1", b"3"]
 
 
-async def test_page_that_was_changed_on_its_way_is_refused(tmp_path: Path) -> None:
+async def test_batch_changed_in_transit_is_rejected(tmp_path: Path) -> None:
     async with poisoned(tmp_path) as (poisoner, beta):
         window = Correspondent([[make_letter(1)]], to="beta").window()
         changed = msgspec.msgpack.encode([make_letter(1, body=b"forged")])
@@ -102,7 +102,7 @@ async def test_page_that_was_changed_on_its_way_is_refused(tmp_path: Path) -> No
         assert await beta.mail.admin.peek(QUEUE) == []
 
 
-async def test_mail_that_does_not_continue_what_came_before_is_not_taken(tmp_path: Path) -> None:
+async def test_window_that_does_not_continue_stream_is_rejected(tmp_path: Path) -> None:
     """B5: neither what leaves a gap, nor another history, nor the same once more."""
     letters: list[list[StoredMessage]] = [[make_letter(number)] for number in (1, 2, 3)]
     mail = Correspondent(letters, to="beta")
@@ -129,7 +129,7 @@ async def test_windows_that_come_together_have_no_more_room_than_in_turn(tmp_pat
         assert len(await beta.mail.admin.peek(QUEUE, limit=100)) <= 2
 
 
-async def test_window_that_announces_more_than_it_holds_is_not_taken(tmp_path: Path) -> None:
+async def test_window_with_wrong_count_is_rejected(tmp_path: Path) -> None:
     """Each of them would be remembered as refused."""
     async with poisoned(tmp_path) as (poisoner, beta):
         window = Correspondent([], to="beta").window()

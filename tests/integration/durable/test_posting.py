@@ -31,7 +31,7 @@ from tests.support.durable.mail_pairs import (
 )
 
 
-async def test_message_arrives_with_everything_that_was_said(alpha: Station, beta: Station) -> None:
+async def test_message_arrives_with_all_options(alpha: Station, beta: Station) -> None:
     recorder = await Recorder.at(beta)
     before = time.time()
     id = await alpha.mail.send(
@@ -170,7 +170,9 @@ async def test_message_that_expires_on_its_way_is_the_senders_dead_letter(tmp_pa
         assert await beta.mail.admin.peek("orders") == []
 
 
-async def test_idempotency_key_makes_posting_twice_like_once(alpha: Station, beta: Station) -> None:
+async def test_repeated_send_with_idempotency_key_is_sent_once(
+    alpha: Station, beta: Station
+) -> None:
     recorder = await Recorder.at(beta)
     posts = [alpha.mail.send("orders", b"tea", to="beta", idempotency_key="a") for _ in range(5)]
     assert len(set(await asyncio.gather(*posts))) == 1
@@ -180,7 +182,7 @@ async def test_idempotency_key_makes_posting_twice_like_once(alpha: Station, bet
     assert await recorder.until(2) == [b"tea", b"last"]
 
 
-async def test_node_posts_to_itself_without_a_bridge(alpha: Station) -> None:
+async def test_node_sends_to_itself_without_bridge(alpha: Station) -> None:
     recorder = await Recorder.at(alpha)
     await post_numbers(alpha, "alpha", range(20))
     assert numbers_of(await recorder.until(20)) == list(range(20))
@@ -200,7 +202,7 @@ async def test_queue_that_was_emptied_after_a_restart_goes_on(tmp_path: Path) ->
         assert await recorder.until(2) == [b"before", b"after"]
 
 
-async def test_mail_waits_for_a_consumer_and_survives_a_restart(tmp_path: Path) -> None:
+async def test_messages_wait_for_consumer_and_survive_restart(tmp_path: Path) -> None:
     """R13: what nobody handles is kept for whoever does later."""
     async with running_pair(tmp_path) as (alpha, _):
         await post_numbers(alpha, "beta", range(10))

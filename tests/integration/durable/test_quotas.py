@@ -54,7 +54,7 @@ async def test_full_inbox_pushes_back_and_loses_nothing(tmp_path: Path, quota: s
         await until_empty(alpha.mail, "beta")
 
 
-async def test_sender_that_fills_its_share_does_not_keep_others_waiting(tmp_path: Path) -> None:
+async def test_sender_at_its_quota_does_not_block_others(tmp_path: Path) -> None:
     config = with_quota(sender_bytes_max=3_000)
     async with (
         running_pair(tmp_path, config=config) as (alpha, beta),
@@ -78,7 +78,7 @@ async def test_message_larger_than_the_quota_is_taken_alone(tmp_path: Path) -> N
         assert await recorder.until(4) == bodies
 
 
-async def test_full_outbox_refuses_posts(tmp_path: Path) -> None:
+async def test_full_outbox_rejects_sends(tmp_path: Path) -> None:
     config = msgspec.structs.replace(QUICK, outbox_messages_max=10)
     async with (
         running_station("beta", tmp_path) as beta,
@@ -98,7 +98,7 @@ async def test_full_outbox_refuses_posts(tmp_path: Path) -> None:
         )
 
 
-async def test_page_larger_than_a_frame_is_dead_and_the_rest_goes_on(tmp_path: Path) -> None:
+async def test_batch_larger_than_frame_is_dead_lettered(tmp_path: Path) -> None:
     """B10: what no connection carries does not block what comes after it."""
     limits = msgspec.structs.replace(LIMITS, frame_bytes_max=200_000)
     async with (
@@ -150,7 +150,7 @@ async def test_flood_of_one_peer_does_not_keep_nineteen_others_waiting(tmp_path:
     assert others[-1] < FLOOD // 2 + len(others)
 
 
-async def test_sender_with_too_many_dead_letters_keeps_its_mail(tmp_path: Path) -> None:
+async def test_sender_over_dead_letter_quota_keeps_its_messages(tmp_path: Path) -> None:
     config = with_quota(sender_dead_bytes_max=2_000)
     async with (
         running_pair(tmp_path, config=config) as (alpha, beta),
@@ -202,7 +202,7 @@ async def test_dead_letters_of_a_sender_are_counted_again_after_a_restart(tmp_pa
 
 
 @pytest.mark.parametrize("error", [StoreUnavailableError("away"), RuntimeError("odd")])
-async def test_old_keys_are_forgotten_also_after_a_failure(
+async def test_expired_idempotency_keys_are_purged_after_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr("postroad.durable.durable_queues._PURGE_KEYS_INTERVAL_S", 0.01)

@@ -42,7 +42,7 @@ async def book(message: Message, tx: Transaction) -> None:
     await tx.execute("INSERT INTO books VALUES (?)", (int(message.body),))
 
 
-async def test_statements_and_posts_happen_together(alpha: Station, beta: Station) -> None:
+async def test_statements_and_sends_commit_together(alpha: Station, beta: Station) -> None:
     await create(alpha.mail)
     recorder = await Recorder.at(beta)
     async with alpha.mail.transaction() as tx:
@@ -103,7 +103,7 @@ async def test_rows_of_a_handler_are_committed_with_its_message(
     assert sorted(numbers_of(bills.bodies)) == list(range(20))
 
 
-async def test_statement_that_undoes_everything_harms_only_its_own_message(alpha: Station) -> None:
+async def test_statement_that_rolls_back_fails_only_its_message(alpha: Station) -> None:
     """Some conflicts make the database roll back the whole commit, those of others included."""
     await create(alpha.mail, "books (number INTEGER PRIMARY KEY ON CONFLICT ROLLBACK)")
 
@@ -136,7 +136,7 @@ async def test_handler_cannot_end_the_commit_of_others(alpha: Station, statement
     assert await rows_of(alpha.mail) == [number for number in range(10) if number != 5]
 
 
-async def test_posting_inside_a_transaction_without_naming_it_is_refused(alpha: Station) -> None:
+async def test_send_without_tx_inside_transaction_is_rejected(alpha: Station) -> None:
     await create(alpha.mail)
     async with alpha.mail.transaction() as tx:
         await tx.execute("INSERT INTO books VALUES (1)")
@@ -223,7 +223,7 @@ async def test_pulled_message_whose_transaction_is_lost_comes_again(tmp_path: Pa
         assert await rows_of(alpha.mail) == []
 
 
-async def test_handler_whose_posts_are_refused_has_failed(tmp_path: Path) -> None:
+async def test_handler_fails_when_its_sends_are_rejected(tmp_path: Path) -> None:
     config = msgspec.structs.replace(QUICK, outbox_messages_max=1)
     async with running_station("alpha", tmp_path, config=config) as alpha:
         await create(alpha.mail)

@@ -18,7 +18,7 @@ from tests.support.durable.mail_pairs import (
 )
 
 
-async def test_mail_of_one_version_newer_is_taken_in_the_common_one(
+async def test_newer_sender_uses_common_protocol_version(
     alpha: Station, beta: Station, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -30,7 +30,7 @@ async def test_mail_of_one_version_newer_is_taken_in_the_common_one(
     await until_empty(alpha.mail, "beta")
 
 
-async def test_mail_of_a_version_nobody_knows_waits(
+async def test_messages_of_unknown_protocol_version_wait(
     alpha: Station, beta: Station, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = await Recorder.at(beta)

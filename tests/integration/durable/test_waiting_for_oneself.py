@@ -93,7 +93,7 @@ async def test_call_in_a_transaction_is_refused_at_once(alpha: Station, call: st
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_call_of_a_handler_is_refused_in_whatever_task_or_thread(
+async def test_waiting_call_in_handler_is_rejected_in_any_task_or_thread(
     alpha: Station, way: str
 ) -> None:
     await check_handler(alpha, way)
@@ -143,7 +143,7 @@ async def test_call_that_waits_when_the_first_statement_comes_is_committed_befor
             await asyncio.gather(tx.execute("SELECT 1"), post(alpha.mail))
 
 
-async def test_task_that_outlives_its_transaction_may_post(alpha: Station) -> None:
+async def test_task_that_outlives_its_transaction_may_send(alpha: Station) -> None:
     is_over = asyncio.Event()
 
     async def post_later() -> None:
@@ -214,7 +214,7 @@ async def test_store_with_one_connection_is_not_read_in_a_transaction() -> None:
             await alpha.mail.statistics()
 
 
-async def test_transaction_of_another_node_keeps_nobody_from_posting(tmp_path: Path) -> None:
+async def test_transaction_of_other_node_does_not_block_sends(tmp_path: Path) -> None:
     async with (
         running_station("alpha", tmp_path) as alpha,
         running_station("beta", tmp_path) as beta,
@@ -224,7 +224,7 @@ async def test_transaction_of_another_node_keeps_nobody_from_posting(tmp_path: P
         await beta.mail.send("orders", b"", to="alpha")
 
 
-async def test_transaction_that_was_lost_keeps_nobody_from_posting(tmp_path: Path) -> None:
+async def test_lost_transaction_does_not_block_sends(tmp_path: Path) -> None:
 
     config = msgspec.structs.replace(QUICK, transaction_timeout_s=0.05)
     async with running_station("alpha", tmp_path, config=config) as alpha:

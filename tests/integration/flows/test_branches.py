@@ -31,7 +31,7 @@ async def gather_backwards(ctx: FlowContext) -> list[int]:
     return await ctx.gather(*(ctx.step(later, number, 0.05 - number / 100) for number in range(5)))
 
 
-async def test_results_are_in_the_order_they_were_asked_for(nodes: FlowNodes) -> None:
+async def test_gather_results_keep_argument_order(nodes: FlowNodes) -> None:
     alpha, handle = await nodes.begin(gather_backwards)
     assert await handle.result(DEADLINE_S) == [0, 1, 2, 3, 4]
     history = await alpha.flows.admin.history(handle.id)
@@ -109,7 +109,7 @@ async def test_errors_are_results_if_that_is_wanted(nodes: FlowNodes) -> None:
     assert nothing == "NoneType: None"
 
 
-async def test_an_error_nobody_catches_fails_the_flow(nodes: FlowNodes) -> None:
+async def test_uncaught_branch_error_fails_flow(nodes: FlowNodes) -> None:
     @flow
     async def fails(ctx: FlowContext) -> None:
         await ctx.gather(ctx.sleep(1000), ctx.step(fail, "in a branch"))
@@ -139,7 +139,7 @@ async def test_the_first_wins_and_the_others_are_withdrawn(nodes: FlowNodes) -> 
     assert [step.place for step in history] == ["0.1.0", "1"]
 
 
-async def test_a_sleep_ends_what_takes_too_long(nodes: FlowNodes) -> None:
+async def test_select_with_sleep_is_a_timeout(nodes: FlowNodes) -> None:
     hanging = Hanging()
 
     @flow
@@ -152,7 +152,7 @@ async def test_a_sleep_ends_what_takes_too_long(nodes: FlowNodes) -> None:
     assert hanging.ended == ["function"]
 
 
-async def test_steps_begun_with_one_that_is_withdrawn_at_once_run(nodes: FlowNodes) -> None:
+async def test_steps_started_with_cancelled_step_run(nodes: FlowNodes) -> None:
     @flow
     async def hasty(ctx: FlowContext) -> list[object]:
         async def quick() -> str:
@@ -237,7 +237,7 @@ async def test_the_first_message_of_several_sessions(nodes: FlowNodes) -> None:
     assert await beta.result(first.id) == await gamma.result(second.id) == bids[0]
 
 
-async def test_what_branches_do_to_a_shared_list_is_done_again_alike(nodes: FlowNodes) -> None:
+async def test_branch_order_on_shared_list_is_replayed(nodes: FlowNodes) -> None:
     @flow
     async def share(ctx: FlowContext) -> list[object]:
         seen: list[object] = []
@@ -285,7 +285,7 @@ async def test_branches_with_retries_at_the_same_time(nodes: FlowNodes) -> None:
     assert not any(failures.values())
 
 
-async def test_what_a_withdrawn_branch_does_at_its_end_does_not_matter(nodes: FlowNodes) -> None:
+async def test_commands_of_cancelled_branch_are_ignored(nodes: FlowNodes) -> None:
     @flow
     async def messy(ctx: FlowContext) -> str:
         async def stubborn() -> None:

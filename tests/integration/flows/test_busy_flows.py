@@ -167,7 +167,7 @@ async def test_a_busy_flow_can_be_paused_resumed_and_killed(nodes: FlowNodes, ki
 
 
 @pytest.mark.parametrize("kind", DOINGS)
-async def test_a_busy_flow_hears_a_signal_and_goes_on_after_a_restart(
+async def test_busy_flow_receives_signal_and_resumes_after_restart(
     nodes: FlowNodes, kind: str
 ) -> None:
     alpha = await start(nodes)
@@ -182,7 +182,7 @@ async def test_a_busy_flow_hears_a_signal_and_goes_on_after_a_restart(
     assert await alpha.result(handle.id) == "so be it"
 
 
-async def test_a_flow_that_always_begins_anew_can_be_paused_and_killed(nodes: FlowNodes) -> None:
+async def test_flow_that_always_continues_as_new_can_be_paused_and_killed(nodes: FlowNodes) -> None:
     alpha = await start(nodes)
     handle = await alpha.begin(anew, 0)
     async with asyncio.timeout(DEADLINE_S):
@@ -203,7 +203,7 @@ async def test_others_go_on_beside_a_flow_that_never_waits(nodes: FlowNodes) -> 
 
 
 @pytest.mark.parametrize("kind", ["steps", "tx steps", "sleeps", "talk", "monologue"])
-async def test_a_busy_flow_on_a_slow_disk_hears_its_operators(nodes: FlowNodes, kind: str) -> None:
+async def test_busy_flow_on_slow_disk_obeys_operators(nodes: FlowNodes, kind: str) -> None:
     disk = MemoryDisk()
     alpha = await nodes.start("alpha", busy, reply, one, make_store=lambda: MemoryStore(disk))
     alpha.meet(alpha.station)

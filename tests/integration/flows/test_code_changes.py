@@ -180,7 +180,7 @@ async def test_code_that_does_the_same_in_other_words_fits(nodes: FlowNodes) -> 
     assert await alpha.result(handle.id) == 24
 
 
-async def test_a_flow_nobody_knows_any_more_waits_for_its_code(nodes: FlowNodes) -> None:
+async def test_flow_without_code_waits_for_its_code(nodes: FlowNodes) -> None:
     @flow
     async def another(ctx: FlowContext) -> None:
         await ctx.sleep(0)
@@ -277,7 +277,7 @@ async def test_patches_in_branches_and_sessions(nodes: FlowNodes) -> None:
     assert await alpha.result(handle.id) == [2, 4, 1]
 
 
-async def test_a_session_that_was_opened_with_somebody_else_does_not_fit(nodes: FlowNodes) -> None:
+async def test_session_with_other_peer_is_replay_mismatch(nodes: FlowNodes) -> None:
     @flow(name="ask")
     async def ask_beta(ctx: FlowContext) -> int:
         return await ctx.open_session("beta").send_and_receive(1, int)

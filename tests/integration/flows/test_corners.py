@@ -68,7 +68,7 @@ async def test_flows_of_a_module(nodes: FlowNodes) -> None:
         assert await handle.result(DEADLINE_S) == 3
 
 
-def test_flows_that_cannot_be_told_apart() -> None:
+def test_duplicate_flow_names_are_rejected() -> None:
     @flow(name="add")
     async def other(ctx: FlowContext) -> None:
         await ctx.sleep(0)
@@ -90,7 +90,7 @@ def test_flows_that_cannot_be_told_apart() -> None:
     assert list(FlowService(mail, ModuleType("empty")).registry) == []  # type: ignore[arg-type]
 
 
-async def test_a_node_that_nobody_knows_is_waited_for(nodes: FlowNodes) -> None:
+async def test_session_waits_for_unknown_node(nodes: FlowNodes) -> None:
     @flow
     async def call_nobody(ctx: FlowContext, peer: str) -> str:
         session = ctx.open_session(peer)
@@ -114,7 +114,7 @@ async def test_a_node_that_nobody_knows_is_waited_for(nodes: FlowNodes) -> None:
         await hopeless.result(DEADLINE_S)
 
 
-async def test_what_happens_to_a_flow_that_waits_to_be_tried_again(nodes: FlowNodes) -> None:
+async def test_operations_on_retrying_flow(nodes: FlowNodes) -> None:
     calls: list[int] = []
 
     def shaky() -> int:
@@ -182,7 +182,7 @@ async def test_parked_flows_leave_room_for_others(nodes: FlowNodes) -> None:
     assert await alpha.run(picky, 10) == 10
 
 
-async def test_what_a_drained_node_holds_is_begun_by_the_next_start(nodes: FlowNodes) -> None:
+async def test_held_flows_start_after_restart(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(add, add_for_others)
     assert await beta.flows.execution.drain(timeout=1) == 0
     handle = await alpha.begin(add, "beta", 1, 2)
@@ -192,7 +192,7 @@ async def test_what_a_drained_node_holds_is_begun_by_the_next_start(nodes: FlowN
     await beta.until(held.id, FlowStatus.COMPLETED)
 
 
-async def test_those_who_wait_for_room_do_not_begin_while_the_node_drains(
+async def test_queued_flows_do_not_start_while_draining(
     nodes: FlowNodes,
 ) -> None:
     @flow(concurrency=1)
@@ -232,7 +232,7 @@ async def test_no_more_go_on_after_a_start_than_may_run(nodes: FlowNodes) -> Non
     assert crowd.most == 2
 
 
-async def test_no_more_that_were_held_begin_than_may_run(nodes: FlowNodes) -> None:
+async def test_held_flows_start_within_concurrency_limit(nodes: FlowNodes) -> None:
     crowd = Crowd(2)
 
     @flow

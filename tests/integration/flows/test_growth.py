@@ -27,7 +27,7 @@ from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.flows.nodes import FlowNodes
 
 
-async def test_large_signals_that_nobody_asks_for_are_refused_at_last(nodes: FlowNodes) -> None:
+async def test_unread_signals_beyond_size_limit_are_rejected(nodes: FlowNodes) -> None:
     @flow
     async def hoard(ctx: FlowContext) -> int:
         await ctx.wait_for_signal("go", bool)
@@ -79,7 +79,7 @@ async def test_values_that_are_too_large_are_refused_and_not_kept(nodes: FlowNod
     assert largest < 100_000
 
 
-async def test_an_error_with_a_large_argument_is_written_down_without_it(nodes: FlowNodes) -> None:
+async def test_error_with_large_argument_is_recorded_without_it(nodes: FlowNodes) -> None:
     def fail() -> None:
         raise FlowError("x" * 10_000_000)
 
@@ -196,7 +196,7 @@ async def test_a_step_in_a_transaction_that_swallows_its_cancellation_keeps_no_o
 # Stores that are away for a while.
 
 
-async def test_what_ended_long_ago_is_forgotten_although_the_store_was_away_once(
+async def test_expired_flows_are_purged_after_store_outage(
     nodes: FlowNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @flow
@@ -230,7 +230,7 @@ async def test_what_ended_long_ago_is_forgotten_although_the_store_was_away_once
     await eventually(are_forgotten, "all of them are forgotten")
 
 
-async def test_flows_in_line_begin_although_the_store_was_away_when_there_was_room(
+async def test_queued_flows_start_after_store_outage(
     nodes: FlowNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @flow(concurrency=1)

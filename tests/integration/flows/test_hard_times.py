@@ -86,7 +86,7 @@ async def test_a_full_disk_delays_flows_and_changes_nothing(nodes: FlowNodes) ->
     assert len(rows) == len(set(rows)) == 5
 
 
-async def test_what_cannot_be_begun_now_is_told(nodes: FlowNodes) -> None:
+async def test_unstartable_flow_raises(nodes: FlowNodes) -> None:
     disk = MemoryDisk()
     alpha = await nodes.start("alpha", wait_for_go, make_store=lambda: MemoryStore(disk))
     waiting = await alpha.begin(wait_for_go)
@@ -187,7 +187,7 @@ async def speak(ctx: FlowContext, session: FlowSession) -> list[str]:
     return texts
 
 
-async def test_nobody_else_can_speak_in_a_session(nodes: FlowNodes) -> None:
+async def test_session_messages_of_other_nodes_are_ignored(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(listen, speak)
     gamma = await nodes.start("gamma", speak)
     handle = await alpha.begin(listen, "beta")
@@ -211,7 +211,7 @@ async def test_nobody_else_can_speak_in_a_session(nodes: FlowNodes) -> None:
         assert await node.station.mail.admin.peek(QUEUE) == []
 
 
-async def test_letters_that_are_none_are_dead_letters(nodes: FlowNodes) -> None:
+async def test_invalid_session_messages_are_dead_letters(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(listen, speak)
     bodies = [
         b"",
@@ -267,7 +267,7 @@ async def test_only_one_program_has_the_flows_of_a_node(nodes: FlowNodes) -> Non
     await alpha.flows.start()
 
 
-async def test_whoever_stops_waiting_changes_nothing(nodes: FlowNodes) -> None:
+async def test_cancelled_result_wait_does_not_affect_flow(nodes: FlowNodes) -> None:
     alpha, handle = await nodes.begin(wait_for_go)
     first, second = [asyncio.ensure_future(handle.result()) for _ in range(2)]
     await asyncio.sleep(0.01)
@@ -278,7 +278,7 @@ async def test_whoever_stops_waiting_changes_nothing(nodes: FlowNodes) -> None:
     assert await asyncio.wait_for(second, 10) == 1
 
 
-async def test_signals_that_nobody_asks_for_are_refused_at_last(nodes: FlowNodes) -> None:
+async def test_unread_signals_beyond_limit_are_rejected(nodes: FlowNodes) -> None:
     @flow
     async def hoard(ctx: FlowContext) -> list[int]:
         await ctx.wait_for_signal("go", bool)
@@ -331,7 +331,7 @@ async def test_all_parked_flows_are_tried_again_by_the_next_start(nodes: FlowNod
 
 
 @pytest.mark.usefixtures("few_at_once")
-async def test_all_queued_flows_begin_when_there_is_no_limit_any_more(nodes: FlowNodes) -> None:
+async def test_all_queued_flows_start_without_limit(nodes: FlowNodes) -> None:
     @flow(name="task", concurrency=1)
     async def wait(ctx: FlowContext, number: int) -> int:
         await ctx.sleep(3600)
@@ -345,7 +345,7 @@ async def test_all_queued_flows_begin_when_there_is_no_limit_any_more(nodes: Flo
 
 
 @pytest.mark.usefixtures("few_at_once")
-async def test_all_held_flows_begin_when_the_node_begins_flows_again(nodes: FlowNodes) -> None:
+async def test_all_held_flows_start_after_undrain(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(listen, speak)
     await beta.flows.execution.drain(timeout=0)
     handles = [await alpha.begin(listen, "beta") for _ in range(MANY)]

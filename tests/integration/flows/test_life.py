@@ -75,7 +75,7 @@ async def test_results_are_there_after_a_restart(nodes: FlowNodes) -> None:
     assert await (await alpha.flows.get_handle(done.id)).result(DEADLINE_S) == 14
 
 
-async def test_a_failed_flow_fails_for_everybody_who_asks(nodes: FlowNodes) -> None:
+async def test_failed_flow_raises_for_each_client(nodes: FlowNodes) -> None:
     @flow
     async def fails(ctx: FlowContext) -> None:
         await ctx.sleep(0)
@@ -90,7 +90,7 @@ async def test_a_failed_flow_fails_for_everybody_who_asks(nodes: FlowNodes) -> N
         await (await alpha.flows.get_by_client_id("order-7")).result(DEADLINE_S)
 
 
-async def test_what_is_forgotten_can_be_begun_again(nodes: FlowNodes) -> None:
+async def test_deleted_client_id_can_be_used_again(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", double, wait_for_go)
     handle = await alpha.flows.start_flow_with_id("order-7", wait_for_go, 7)
     with pytest.raises(UsageError, match="cannot delete flow order-7: it is running"):
@@ -108,7 +108,7 @@ async def test_what_is_forgotten_can_be_begun_again(nodes: FlowNodes) -> None:
     assert await again.result(DEADLINE_S) == 10
 
 
-async def test_a_flow_that_is_forgotten_has_no_result(nodes: FlowNodes) -> None:
+async def test_purged_flow_has_no_result(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", double, retention_s=0.001, client_id_retention_s=1000.0)
     named = await alpha.flows.start_flow_with_id("order-7", double, 7)
     handle = await alpha.begin(double, 1)
@@ -125,7 +125,7 @@ async def test_a_flow_that_is_forgotten_has_no_result(nodes: FlowNodes) -> None:
     assert await (await alpha.flows.get_by_client_id("order-7")).result(DEADLINE_S) == 14
 
 
-async def test_what_cannot_be_begun(nodes: FlowNodes) -> None:
+async def test_invalid_starts_are_rejected(nodes: FlowNodes) -> None:
     @flow
     async def unknown(ctx: FlowContext) -> None:
         await ctx.sleep(0)
@@ -199,7 +199,7 @@ async def test_progress_is_kept(nodes: FlowNodes) -> None:
     assert (await alpha.until(handle.id, FlowStatus.COMPLETED)).progress == "all"
 
 
-async def test_a_whole_flow_has_its_time(nodes: FlowNodes) -> None:
+async def test_flow_timeout_fails_flow(nodes: FlowNodes) -> None:
     @flow(timeout=0.05)
     async def sleepy(ctx: FlowContext, peer: str) -> None:
         session = ctx.open_session(peer)
@@ -305,7 +305,7 @@ async def test_responders_wait_for_room_too(nodes: FlowNodes) -> None:
     await beta.until_listed("reply", FlowStatus.COMPLETED, 8)
 
 
-async def test_a_node_that_drains_begins_nothing_new(nodes: FlowNodes) -> None:
+async def test_draining_node_starts_no_flows(nodes: FlowNodes) -> None:
     @flow
     async def ask(ctx: FlowContext, peer: str) -> str:
         return await ctx.open_session(peer).send_and_receive("x", str)

@@ -116,7 +116,7 @@ async def test_a_flow_that_is_about_to_end_cannot_be_killed(nodes: FlowNodes) ->
     assert await alpha.result(handle.id) == "ended"
 
 
-async def test_a_fork_of_a_flow_that_is_about_to_begin_anew(nodes: FlowNodes) -> None:
+async def test_fork_of_flow_that_continues_as_new(nodes: FlowNodes) -> None:
     @flow
     async def counts(ctx: FlowContext, number: int) -> int:
         await ctx.step(str, number)
@@ -136,7 +136,7 @@ async def test_a_fork_of_a_flow_that_is_about_to_begin_anew(nodes: FlowNodes) ->
     assert await alpha.result(handle.id) == 2
 
 
-async def test_a_result_is_told_while_a_late_letter_is_looked_at(nodes: FlowNodes) -> None:
+async def test_result_is_resolved_during_late_session_message(nodes: FlowNodes) -> None:
     @flow
     async def shouts(ctx: FlowContext) -> str:
         await ctx.open_session("beta").send("hey")

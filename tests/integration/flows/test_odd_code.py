@@ -177,7 +177,7 @@ async def test_errors_of_a_subflow_can_be_caught(nodes: FlowNodes) -> None:
     assert await beta.result(partnering.id) == "SessionEndedError"
 
 
-async def test_bad_arguments_for_what_a_flow_can_do(nodes: FlowNodes) -> None:
+async def test_context_methods_reject_bad_arguments(nodes: FlowNodes) -> None:
     @flow
     async def clumsy(ctx: FlowContext) -> list[str]:
         async def sleep_back() -> None:
@@ -204,7 +204,7 @@ async def test_bad_arguments_for_what_a_flow_can_do(nodes: FlowNodes) -> None:
     assert after == "after"
 
 
-async def test_a_responder_cannot_begin_anew(nodes: FlowNodes) -> None:
+async def test_continue_as_new_of_responder_parks(nodes: FlowNodes) -> None:
     @flow
     async def ask(ctx: FlowContext, peer: str) -> str:
         return await ctx.open_session(peer).send_and_receive("x", str)
@@ -235,7 +235,7 @@ async def test_a_step_runs_another_flow_and_waits_for_it(nodes: FlowNodes) -> No
     assert await alpha.run(outer) == "fine"
 
 
-async def test_a_query_that_raises_concerns_only_who_asked(nodes: FlowNodes) -> None:
+async def test_query_error_reaches_only_its_caller(nodes: FlowNodes) -> None:
     @flow
     async def wait(ctx: FlowContext) -> int:
         ctx.set_query_handler("bad", lambda: 1 // 0)

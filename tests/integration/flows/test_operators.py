@@ -47,7 +47,7 @@ async def wait_for_go(ctx: FlowContext) -> int:
     return await ctx.wait_for_signal("go", int)
 
 
-async def test_a_killed_flow_tells_its_client_and_its_peer(nodes: FlowNodes) -> None:
+async def test_killed_flow_notifies_client_and_peer(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(count_down, add_up)
     handle = await alpha.begin(count_down, "beta", 3)
     (adding,) = await beta.until_listed("add_up", FlowStatus.RUNNING)
@@ -67,7 +67,7 @@ async def test_a_killed_flow_tells_its_client_and_its_peer(nodes: FlowNodes) -> 
         await alpha.result(handle.id)
 
 
-async def test_a_killed_responder_tells_its_initiator(nodes: FlowNodes) -> None:
+async def test_killed_responder_notifies_initiator(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(count_down, add_up)
     handle = await alpha.begin(count_down, "beta", 2)
     (adding,) = await beta.until_listed("add_up", FlowStatus.RUNNING)
@@ -101,7 +101,7 @@ async def test_killing_stops_functions(nodes: FlowNodes) -> None:
         await ended.wait()
 
 
-async def test_what_is_said_to_a_paused_flow_is_kept_in_order(nodes: FlowNodes) -> None:
+async def test_messages_to_paused_flow_are_buffered_in_order(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(count_down, add_up)
     handle = await alpha.begin(count_down, "beta", 5)
     (adding,) = await beta.until_listed("add_up", FlowStatus.RUNNING)
@@ -142,7 +142,7 @@ async def test_a_paused_flow_sleeps_on(nodes: FlowNodes) -> None:
     assert await handle.result(DEADLINE_S) == "rested"
 
 
-async def test_what_cannot_happen_to_a_flow_now(nodes: FlowNodes) -> None:
+async def test_invalid_operations_are_rejected(nodes: FlowNodes) -> None:
     alpha, handle = await nodes.begin(wait_for_go)
     with pytest.raises(UsageError, match="a flow that is running cannot resume"):
         await alpha.flows.admin.resume(handle.id)
@@ -228,7 +228,7 @@ async def test_a_flow_that_is_paused_before_it_can_answer(nodes: FlowNodes) -> N
     assert await alpha.result(handle.id) == "gone"
 
 
-async def test_a_flow_is_begun_anew_from_one_of_its_steps(nodes: FlowNodes) -> None:
+async def test_fork_starts_from_step(nodes: FlowNodes) -> None:
     calls: list[str] = []
 
     def call(name: str) -> str:
@@ -261,7 +261,7 @@ async def test_a_flow_is_begun_anew_from_one_of_its_steps(nodes: FlowNodes) -> N
         await beta.flows.admin.fork(replies[0].id, 0)
 
 
-async def test_a_flow_begins_anew_with_other_arguments(nodes: FlowNodes) -> None:
+async def test_continue_as_new_with_other_arguments(nodes: FlowNodes) -> None:
     ids: list[str] = []
 
     def note(step_id: StepId = INJECTED) -> None:

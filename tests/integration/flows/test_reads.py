@@ -59,7 +59,7 @@ async def test_reads_before_a_stop_are_done_again(nodes: FlowNodes) -> None:
     assert [step.value for step in await alpha.flows.admin.history(id)] == result
 
 
-async def test_what_a_query_has_told_stays(nodes: FlowNodes) -> None:
+async def test_read_seen_by_query_is_recorded(nodes: FlowNodes) -> None:
     alpha, id = await start(nodes, plain_browse)
     assert await alpha.flows.query(id, "first") == "first 1"
     assert [step.value for step in await alpha.flows.admin.history(id)] == ["first 1"]

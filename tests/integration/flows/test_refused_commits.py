@@ -132,7 +132,7 @@ async def post_in_conflict(ctx: FlowContext) -> str:
     return "nothing"
 
 
-async def test_conflict_of_posts_fails_a_step(nodes: FlowNodes) -> None:
+async def test_idempotency_conflict_of_sends_fails_step(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", post_in_conflict)
     assert await alpha.run(post_in_conflict) == "IdempotencyConflictError"
 

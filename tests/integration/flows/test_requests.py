@@ -128,7 +128,7 @@ async def test_signal_arrives_after_the_start_of_its_flow(nodes: FlowNodes) -> N
     ("name", "value", "text"),
     [("paids", 1, "did you mean 'paid'"), ("paid", "much", "Expected `int`, got `str`")],
 )
-async def test_wrong_signal_is_a_dead_letter_and_harms_nobody(
+async def test_wrong_signal_is_dead_letter(
     nodes: FlowNodes, name: str, value: object, text: str
 ) -> None:
     alpha = await nodes.start("alpha", wait_for_payment)

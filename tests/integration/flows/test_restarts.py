@@ -182,7 +182,7 @@ async def test_a_peer_that_is_away_gets_everything_later(nodes: FlowNodes) -> No
         assert await alpha.result(handle.id) == list(range(10))
 
 
-async def test_only_flows_are_stopped_and_the_mail_goes_on(nodes: FlowNodes) -> None:
+async def test_queues_continue_when_only_flows_stop(nodes: FlowNodes) -> None:
     @flow
     async def ask(ctx: FlowContext, peer: str) -> str:
         return await ctx.open_session(peer).send_and_receive("x", str)
@@ -213,7 +213,7 @@ async def test_the_same_flows_can_be_started_again(nodes: FlowNodes) -> None:
     assert len(await alpha.flows.admin.list()) == 2
 
 
-async def test_a_stop_whose_caller_gives_up_comes_to_its_end(nodes: FlowNodes) -> None:
+async def test_stop_completes_when_caller_is_cancelled(nodes: FlowNodes) -> None:
     @flow
     async def wait(ctx: FlowContext) -> str:
         return await ctx.wait_for_signal("go", str)

@@ -107,7 +107,7 @@ async def until_looked_at(clock: Clock) -> None:
 
 
 class TestTimes:
-    async def test_a_flow_is_begun_at_its_time(
+    async def test_flow_starts_at_its_time(
         self, nodes: FlowNodes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         clock = Clock()
@@ -125,7 +125,7 @@ class TestTimes:
         assert view.next_at == created.next_at + 60
         assert view.last_client_id == handle.client_id
 
-    async def test_it_is_begun_once_for_each_time(self, nodes: FlowNodes, clock: Clock) -> None:
+    async def test_flow_starts_once_for_each_time(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
         await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         await until_looked_at(clock)
@@ -159,7 +159,9 @@ class TestTimes:
         clock.set("12:02:00")
         await until_times(node, "12:01:00Z", "12:02:00Z")
 
-    async def test_nor_does_a_schedule_made_anew(self, nodes: FlowNodes, clock: Clock) -> None:
+    async def test_recreated_schedule_does_not_repeat_times(
+        self, nodes: FlowNodes, clock: Clock
+    ) -> None:
         node = await nodes.start("alpha", tick)
         await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         clock.set("12:01:00")
@@ -206,7 +208,9 @@ class TestMissedTimes:
         clock.set("13:00:00")
         await until_times(node, "13:00:00Z")
 
-    async def test_a_node_that_drains_begins_nothing(self, nodes: FlowNodes, clock: Clock) -> None:
+    async def test_draining_node_starts_no_scheduled_flows(
+        self, nodes: FlowNodes, clock: Clock
+    ) -> None:
         node = await nodes.start("alpha", tick)
         await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         assert await node.flows.execution.drain(DEADLINE_S) == 0
@@ -266,7 +270,7 @@ class TestEndsInBetween:
         assert await node.result(begun.id) == "done"
         assert await node.flows.execution.drain(DEADLINE_S) == 0
 
-    async def test_one_changed_meanwhile_begins_nothing(
+    async def test_concurrently_changed_schedule_starts_nothing(
         self, nodes: FlowNodes, clock: Clock
     ) -> None:
         node = await nodes.start("alpha", tick)
@@ -358,7 +362,7 @@ class TestProblems:
         await node.until_listed("tick", FlowStatus.COMPLETED)
         assert [schedule.problem for schedule in await node.flows.schedules.list()] == [None, None]
 
-    async def test_it_is_not_looked_at_again_and_again(
+    async def test_idle_scheduler_does_not_poll(
         self, nodes: FlowNodes, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         node = await nodes.start("alpha", tick)
@@ -389,7 +393,7 @@ class TestProblems:
 
 
 class TestOperations:
-    async def test_a_paused_schedule_begins_nothing(self, nodes: FlowNodes, clock: Clock) -> None:
+    async def test_paused_schedule_starts_nothing(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
         await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         paused = await node.flows.schedules.pause("tick")
@@ -416,7 +420,7 @@ class TestOperations:
         resumed = await node.flows.schedules.resume("tick")
         assert resumed == created
 
-    async def test_an_unscheduled_one_is_forgotten(self, nodes: FlowNodes, clock: Clock) -> None:
+    async def test_deleted_schedule_starts_nothing(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
         await node.flows.schedules.create("tick", EVERY_MINUTE, tick)
         await node.flows.schedules.delete("tick")
@@ -425,7 +429,7 @@ class TestOperations:
         await until_looked_at(clock)
         assert await node.flows.admin.list() == []
 
-    async def test_saying_it_again_changes_it(self, nodes: FlowNodes, clock: Clock) -> None:
+    async def test_create_changes_existing_schedule(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick, other)
         await node.flows.schedules.create("b", EVERY_MINUTE, tick, "old")
         await node.flows.schedules.create("a", "@daily", other)
@@ -442,7 +446,7 @@ class TestOperations:
         with pytest.raises(ScheduleNotFoundError, match="this node has no schedule 'tock'"):
             await getattr(node.flows.schedules, operation)("tock")
 
-    async def test_what_makes_no_sense_is_refused(self, nodes: FlowNodes) -> None:
+    async def test_invalid_schedules_are_rejected(self, nodes: FlowNodes) -> None:
         node = await nodes.start("alpha", tick, tock)
         schedule = node.flows.schedules.create
         with pytest.raises(ConfigError, match="minute '61' of the cron expression"):

@@ -31,7 +31,7 @@ async def answer(ctx: FlowContext, session: FlowSession) -> None:
 # Variables of a context.
 
 
-async def test_what_code_sets_in_its_context_stays(nodes: FlowNodes) -> None:
+async def test_context_variables_of_code_persist(nodes: FlowNodes) -> None:
     @flow
     async def sets(ctx: FlowContext) -> list[int]:
         token = SHOWN.set(5)
@@ -79,7 +79,7 @@ async def test_each_branch_has_a_context_of_its_own(nodes: FlowNodes) -> None:
 # The task that happens to run the code.
 
 
-async def test_a_timeout_of_the_event_loop_hits_nobody(nodes: FlowNodes) -> None:
+async def test_asyncio_timeout_does_not_cancel_other_tasks(nodes: FlowNodes) -> None:
     async def wait_hidden(ctx: FlowContext) -> None:
         async with asyncio.timeout(0.01):
             await ctx.wait_for_signal("go", bool)
@@ -145,7 +145,7 @@ async def test_a_generator_that_is_left_is_closed_then_and_there(
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_a_generator_that_wants_to_wait_when_it_is_put_away(
+async def test_generator_that_awaits_during_close(
     nodes: FlowNodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     @flow
@@ -172,7 +172,7 @@ async def test_a_generator_that_wants_to_wait_when_it_is_put_away(
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_code_that_wants_to_wait_often_when_it_is_put_away(nodes: FlowNodes) -> None:
+async def test_code_that_awaits_often_during_close(nodes: FlowNodes) -> None:
     @flow
     async def lingers(ctx: FlowContext) -> str:
         try:

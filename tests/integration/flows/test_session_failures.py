@@ -41,7 +41,7 @@ async def refuse(ctx: FlowContext, session: FlowSession) -> None:
     raise ValueError("a secret of beta")
 
 
-async def test_the_other_end_hears_a_flow_error(nodes: FlowNodes) -> None:
+async def test_peer_receives_flow_error(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(buy, refuse)
     handle = await alpha.begin(buy, "beta", 200)
     with pytest.raises(
@@ -58,7 +58,7 @@ async def test_the_other_end_hears_a_flow_error(nodes: FlowNodes) -> None:
         await handle_there.result(DEADLINE_S)
 
 
-async def test_the_other_end_hears_of_a_parked_flow_when_it_is_killed(nodes: FlowNodes) -> None:
+async def test_peer_is_notified_when_parked_flow_is_killed(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(buy, refuse)
     handle = await alpha.begin(buy, "beta", 50)
     (refused,) = await beta.until_listed("refuse", FlowStatus.PARKED)
@@ -114,7 +114,7 @@ async def fail_far_away(ctx: FlowContext, session: FlowSession) -> None:
     raise NoMoney("only beta may know")
 
 
-async def test_what_a_third_party_said_is_not_passed_on(nodes: FlowNodes) -> None:
+async def test_error_of_third_flow_is_not_forwarded(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", pass_on)
     beta = await nodes.start("beta", pass_farther)
     gamma = await nodes.start("gamma", fail_far_away)
@@ -183,7 +183,7 @@ async def hear_much(ctx: FlowContext, session: FlowSession) -> None:
     await session.send([await session.receive(int) for _ in range(5)])
 
 
-async def test_what_nobody_responds_to_is_kept_until_there_is_code(nodes: FlowNodes) -> None:
+async def test_session_without_responder_is_held(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", say_much)
     beta = await nodes.start("beta", talk_back)
     handle = await alpha.begin(say_much, "beta")
@@ -212,7 +212,7 @@ async def hear_pieces(ctx: FlowContext, session: FlowSession) -> None:
     await session.send([await session.receive(int) for _ in range(5)])
 
 
-async def test_what_is_said_later_to_a_held_flow_is_kept_too(nodes: FlowNodes) -> None:
+async def test_later_messages_to_held_flow_are_buffered(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", say_in_pieces)
     beta = await nodes.start("beta", talk_back)
     handle = await alpha.begin(say_in_pieces, "beta")
@@ -258,7 +258,7 @@ async def receive_wrongly(ctx: FlowContext, peer: str) -> list[str]:
     return texts
 
 
-async def test_something_of_another_type_is_an_error_of_its_own(nodes: FlowNodes) -> None:
+async def test_value_of_other_type_raises_flow_error(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", receive_wrongly)
     await nodes.start("beta", send_a_number)
     wrong, right = await alpha.run(receive_wrongly, "beta")
@@ -303,7 +303,7 @@ async def measure_all(ctx: FlowContext, session: FlowSession) -> None:
     await session.send(sum([len(await session.receive(bytes)) for _ in range(5)]))
 
 
-async def test_what_does_not_fit_into_one_letter_goes_in_several(nodes: FlowNodes) -> None:
+async def test_large_session_commit_is_sent_in_several_envelopes(nodes: FlowNodes) -> None:
     alpha, _ = await nodes.pair(send_many_large, measure_all)
     assert await alpha.run(send_many_large, "beta") == 2_000_000
 
@@ -324,7 +324,7 @@ async def hear_all(ctx: FlowContext, session: FlowSession) -> list[object]:
     return []
 
 
-async def test_a_failure_that_does_not_fit_behind_what_was_sent(nodes: FlowNodes) -> None:
+async def test_failure_beyond_envelope_limit_is_sent_separately(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(send_much_and_fail, hear_all)
     cases = [(less, char) for less in (0, 500, 1_000, 2_000, 10_000) for char in "x\N{SNOWMAN}"]
     for count, (less, character) in enumerate(cases, 1):
@@ -337,7 +337,7 @@ async def test_a_failure_that_does_not_fit_behind_what_was_sent(nodes: FlowNodes
         assert length > 1_900, (less, character)
 
 
-async def test_a_failure_that_does_not_fit_into_a_letter_is_cut(nodes: FlowNodes) -> None:
+async def test_failure_larger_than_envelope_is_truncated(nodes: FlowNodes) -> None:
     config = msgspec.structs.replace(QUICK, message_bytes_max=4_096)
     definitions = (send_much_and_fail, hear_all)
     alpha = await nodes.start("alpha", *definitions, mail_config=config)
@@ -430,7 +430,7 @@ async def end_soon(ctx: FlowContext, session: FlowSession) -> None:
     await session.receive(str)
 
 
-async def test_nothing_can_be_said_after_the_end(nodes: FlowNodes) -> None:
+async def test_send_after_session_end_raises(nodes: FlowNodes) -> None:
     alpha, _ = await nodes.pair(talk_after_the_end, end_soon)
     first, second, third, *closed = await alpha.run(talk_after_the_end, "beta")
     assert "beta has ended this session before everything was received" in first

@@ -38,7 +38,7 @@ async def test_ping_pong(nodes: FlowNodes) -> None:
     assert await beta.result(answered.id) == "Ping"
 
 
-async def test_both_nodes_can_begin(nodes: FlowNodes) -> None:
+async def test_both_nodes_can_start_flows(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(ping, pong)
     first, second = await alpha.begin(ping, "beta"), await beta.begin(ping, "alpha")
     assert [await first.result(DEADLINE_S), await second.result(DEADLINE_S)] == ["Pong", "Pong"]
@@ -246,7 +246,7 @@ async def say_whom(ctx: FlowContext, session: FlowSession) -> None:
     await session.send(f"to {session.peer}")
 
 
-async def test_all_may_begin_with_receiving(nodes: FlowNodes) -> None:
+async def test_receive_all_opens_sessions(nodes: FlowNodes) -> None:
     alpha, _ = await nodes.pair(listen_to_all, say_whom)
     assert await alpha.run(listen_to_all, ["beta", "alpha"]) == ["to alpha", "to alpha"]
 

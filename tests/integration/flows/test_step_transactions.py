@@ -158,7 +158,7 @@ async def open_books(ctx: FlowContext) -> None:
     await ctx.step(create_books)
 
 
-async def test_both_nodes_book_what_they_talk_about(nodes: FlowNodes) -> None:
+async def test_step_transactions_commit_on_both_nodes(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(open_books, pay, be_paid)
     await alpha.run(open_books)
     await beta.run(open_books)
@@ -170,7 +170,7 @@ async def test_both_nodes_book_what_they_talk_about(nodes: FlowNodes) -> None:
     assert await beta.rows("SELECT SUM(number), COUNT(*) FROM books") == [(55, 10)]
 
 
-async def test_what_a_step_posts_is_posted_once(nodes: FlowNodes) -> None:
+async def test_sends_of_step_are_sent_once(nodes: FlowNodes) -> None:
     async def post(number: int, tx: Transaction = INJECTED) -> int:
         return tx.send("orders", b"%d" % number, to="alpha")
 
@@ -303,7 +303,7 @@ async def test_an_open_transaction_is_killed_or_stopped(nodes: FlowNodes) -> Non
     assert calls == [1, 1, 1]
 
 
-async def test_what_is_said_while_a_transaction_is_open_is_read_once(nodes: FlowNodes) -> None:
+async def test_message_during_open_transaction_is_read_once(nodes: FlowNodes) -> None:
     began, is_free = asyncio.Event(), asyncio.Event()
 
     async def book_slowly(tx: Transaction = INJECTED) -> None:

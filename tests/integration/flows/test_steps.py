@@ -81,7 +81,7 @@ async def test_plain_functions_run_in_threads_and_coroutines_on_the_loop(nodes: 
     assert on_loop == [threading.get_ident()] * 2
 
 
-async def test_a_plain_function_keeps_nobody_waiting(nodes: FlowNodes) -> None:
+async def test_blocking_step_does_not_block_event_loop(nodes: FlowNodes) -> None:
     both = threading.Barrier(2)
 
     @flow
@@ -113,7 +113,7 @@ async def test_more_functions_than_threads(nodes: FlowNodes) -> None:
     assert max(most) <= 2
 
 
-async def test_a_function_that_is_given_up_before_its_turn_is_not_called(nodes: FlowNodes) -> None:
+async def test_step_cancelled_before_its_turn_is_not_called(nodes: FlowNodes) -> None:
     release = threading.Event()
     called: list[str] = []
 
@@ -231,7 +231,7 @@ async def test_a_step_that_is_done_is_not_done_again(nodes: FlowNodes) -> None:
     assert calls == list(range(20))
 
 
-async def test_a_step_is_tried_again_as_often_as_it_may(nodes: FlowNodes) -> None:
+async def test_step_is_retried_up_to_max_attempts(nodes: FlowNodes) -> None:
     calls: list[str] = []
 
     async def flaky(failures: int, step_id: StepId = INJECTED) -> int:
@@ -277,7 +277,7 @@ async def test_a_step_without_retry_is_tried_once(nodes: FlowNodes) -> None:
     assert calls == [1]
 
 
-async def test_each_attempt_has_its_time(nodes: FlowNodes) -> None:
+async def test_each_attempt_has_its_timeout(nodes: FlowNodes) -> None:
     calls: list[int] = []
 
     async def slow() -> str:
@@ -332,7 +332,7 @@ async def test_arguments_of_a_flow_that_cannot_be_written_down(nodes: FlowNodes)
     assert await alpha.flows.admin.list() == []
 
 
-async def test_errors_come_back_as_what_they_were(nodes: FlowNodes) -> None:
+async def test_step_errors_are_restored(nodes: FlowNodes) -> None:
     class Local(Exception):
         """Nobody can find this class later."""
 
@@ -433,7 +433,7 @@ async def test_now_random_and_uuid_are_the_same_when_code_is_run_again(nodes: Fl
     assert not set(results[0][::3]) & set(results[1][::3])
 
 
-async def test_a_step_nobody_can_run_is_explained(nodes: FlowNodes) -> None:
+async def test_invalid_step_error_names_cause(nodes: FlowNodes) -> None:
     async def confused(tx: SyncTransaction = INJECTED) -> None:
         raise AssertionError(tx)
 

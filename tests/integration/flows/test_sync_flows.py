@@ -240,7 +240,7 @@ async def test_changed_code_is_parked_with_the_step_that_differs(nodes: FlowNode
     assert await alpha.result(handle.id) == 3
 
 
-async def test_operators_pause_and_kill_code_on_its_way(nodes: FlowNodes) -> None:
+async def test_operators_pause_and_kill_running_sync_flow(nodes: FlowNodes) -> None:
     @flow
     def waits(ctx: SyncFlowContext) -> None:
         try:
@@ -286,7 +286,7 @@ async def test_errors_cross_sessions_of_both_forms(nodes: FlowNodes) -> None:
     assert await beta.run(listen, "alpha") == "ended"
 
 
-async def test_flow_begins_anew(nodes: FlowNodes) -> None:
+async def test_sync_flow_continues_as_new(nodes: FlowNodes) -> None:
     @flow
     def count(ctx: SyncFlowContext, number: int) -> int:
         if ctx.step(double, number) < 8:
@@ -298,7 +298,7 @@ async def test_flow_begins_anew(nodes: FlowNodes) -> None:
     assert len(await alpha.flows.admin.history(handle.id)) == 1
 
 
-async def test_mistakes_are_told(nodes: FlowNodes) -> None:
+async def test_sync_flow_mistakes_raise(nodes: FlowNodes) -> None:
     @flow
     def wrong(ctx: SyncFlowContext) -> list[str]:
         def use_in_step() -> None:

@@ -104,7 +104,7 @@ async def test_progress_gives_new_attempts(nodes: FlowNodes) -> None:
     assert await alpha.run(work) == [4, 4, 4, 4]
 
 
-async def test_while_it_waits_to_be_tried_again(nodes: FlowNodes) -> None:
+async def test_flow_during_retry_delay(nodes: FlowNodes) -> None:
     shaky = Shaky(1, ConnectionError("no route"))
 
     @flow
@@ -187,7 +187,7 @@ async def test_a_parked_flow_goes_on_with_mended_code(nodes: FlowNodes) -> None:
     assert (await alpha.flows.admin.show(handle.id)).error is None
 
 
-async def test_what_is_said_to_a_parked_flow_is_kept(nodes: FlowNodes) -> None:
+async def test_messages_to_parked_flow_are_buffered(nodes: FlowNodes) -> None:
     @flow(name="work")
     async def ask(ctx: FlowContext, peer: str) -> int:
         session = ctx.open_session(peer)
@@ -268,7 +268,7 @@ async def test_a_failed_step_is_recorded_where_the_flow_lives_on(nodes: FlowNode
     assert errors == ["ValueError: first", None, None]
 
 
-async def test_waiting_for_what_is_not_recorded_is_explained(nodes: FlowNodes) -> None:
+async def test_unrecorded_await_error_names_remedy(nodes: FlowNodes) -> None:
     with pytest.warns(UserWarning, match=r"asyncio\.sleep"):
 
         @flow
@@ -360,7 +360,7 @@ async def test_a_flow_that_comes_no_further_is_not_taken_up_for_ever(nodes: Flow
     assert await beta.result(replied.id) == (await alpha.flows.admin.show(handle.id)).error_id
 
 
-async def test_a_node_that_is_stopped_as_it_should_be_blames_nobody(nodes: FlowNodes) -> None:
+async def test_clean_stop_counts_no_crash(nodes: FlowNodes) -> None:
     begun: list[int] = []
     is_free = asyncio.Event()
 

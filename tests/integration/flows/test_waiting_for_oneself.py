@@ -64,7 +64,7 @@ async def test_call_in_a_transaction_is_refused_and_changes_nothing(
     assert await handle.result() == 5
 
 
-async def test_flow_begun_before_the_first_statement_is_not_in_the_transaction(
+async def test_flow_started_before_first_statement_is_outside_transaction(
     nodes: FlowNodes,
 ) -> None:
     @flow

@@ -44,7 +44,7 @@ async def test_a_wrong_signal_is_refused_and_the_flow_lives_on(nodes: FlowNodes)
     assert await alpha.result(handle.id) == 3
 
 
-async def test_what_the_code_waits_for_now_is_checked_whatever_its_source_tells(
+async def test_currently_awaited_signal_is_checked(
     nodes: FlowNodes,
 ) -> None:
     alpha = await nodes.start("alpha", order_of)

@@ -89,12 +89,12 @@ def wrapped(number: int, tool: Tool = INJECTED) -> Any:
         *(Worker(), Worker().work, functools.partial(marked)),
     ],
 )
-def test_parameter_is_filled_for_its_annotation(function: Callable[..., Any]) -> None:
+def test_parameter_is_injected_by_annotation(function: Callable[..., Any]) -> None:
     assert call(function, 1) == (1, "a tool")
     assert call(function, number=1) == (1, "a tool")
 
 
-def test_generic_type_is_told_by_its_class() -> None:
+def test_generic_annotation_is_matched_by_its_class() -> None:
     def put(box: Box[int], number: int, tool: Tool = INJECTED) -> Any:
         return box, number, tool
 
@@ -106,7 +106,7 @@ def test_parameter_that_is_given_is_not_filled() -> None:
     assert call(functools.partial(marked, tool="own"), 1) == (1, "own")  # type: ignore[arg-type]
 
 
-def test_parameter_with_a_default_of_its_own_is_not_filled() -> None:
+def test_parameter_with_own_default_is_not_injected() -> None:
     def maybe(tool: Tool | None = None, box: "Gift | None" = None, *tools: Tool) -> Any:
         return tool, box, tools
 
@@ -146,7 +146,7 @@ def test_classes_and_builtin_functions_have_no_such_parameters() -> None:
     assert call(lambda tool: tool, 1) == 1
 
 
-def test_value_nobody_filled_in_explains_itself() -> None:
+def test_missing_injection_raises_error_with_remedy() -> None:
     assert "= INJECTED)" in str(inspect.signature(marked))
     with pytest.raises(UsageError, match=r"`\.cut` .*ctx\.step"):
         INJECTED.cut()

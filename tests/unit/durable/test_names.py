@@ -16,7 +16,7 @@ from postroad.durable.names import (
 from tests.support.cases import each, naming
 
 
-def test_queues_lead_to_peers_and_bridges_speak_for_nodes() -> None:
+def test_names_map_queues_to_peers_and_bridges_to_nodes() -> None:
     assert outbound_queue("beta") == "internal.peers.beta"
     assert inbound_queue("beta") == "p2p.inbound.beta"
     assert peer_of(outbound_queue("beta")) == "beta"
@@ -52,6 +52,6 @@ def test_keys_and_queue_names_are_validated() -> None:
     ("\u200b", "unprintable"),
     ("\udc80", "UTF-8"),
 )
-def test_what_no_queue_is_called(name: str, reason: str) -> None:
+def test_invalid_queue_names_are_rejected(name: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         validate_queue_name(name)

@@ -25,7 +25,7 @@ def letter_of(post: EncodedMessage) -> StoredMessage:
     return letter
 
 
-def test_plain_letter_has_body_and_time_both_ways(clerk: MessageEncoder) -> None:
+def test_fast_encoding_contains_body_and_time(clerk: MessageEncoder) -> None:
     before_ms = time.time_ns() // 1_000_000
     post = encode(clerk, "beta", "orders", b"body")
     letter = letter_of(post)
@@ -54,7 +54,7 @@ def test_short_way_refuses_the_same(
             make(peer, queue, body)
 
 
-def test_letter_carries_every_argument_and_any_body(clerk: MessageEncoder) -> None:
+def test_encoded_message_contains_all_arguments(clerk: MessageEncoder) -> None:
     letter = letter_of(
         encode(
             clerk,
@@ -90,7 +90,7 @@ def test_message_without_receiver_is_for_this_node(clerk: MessageEncoder) -> Non
     assert clerk.encode(message).peer == "alpha"
 
 
-def test_letters_have_ids_and_make_pages(clerk: MessageEncoder) -> None:
+def test_encoded_messages_have_ids_and_join_into_batches(clerk: MessageEncoder) -> None:
     clerks = [MessageEncoder(DurableQueuesConfig(), "alpha") for _ in range(3)]
     ids = [encode(clerk, "beta", "orders", b"").id for _ in range(100) for clerk in clerks]
     assert len(set(ids)) == len(ids)
@@ -119,7 +119,7 @@ def test_letters_have_ids_and_make_pages(clerk: MessageEncoder) -> None:
     ({"headers": {1: "a"}}, UsageError),
     ({"headers": "text"}, UsageError),
 )
-def test_what_cannot_be_posted(
+def test_invalid_messages_are_rejected(
     facts: dict[str, Any], error: type[PostroadError], clerk: MessageEncoder
 ) -> None:
     with pytest.raises(error):
@@ -134,7 +134,7 @@ def test_what_cannot_be_posted(
     {"reply_to": "a b"},
     {"headers": {"a": "\udc80"}},
 )
-def test_no_letter_is_made_that_nobody_can_read(
+def test_encoder_rejects_messages_that_cannot_be_decoded(
     facts: dict[str, Any], clerk: MessageEncoder
 ) -> None:
     # It would make its whole page unreadable, with the letters of others in it.
@@ -166,7 +166,7 @@ def digest_of(clerk: MessageEncoder, **changes: Any) -> bytes:
     return post.idempotency.digest
 
 
-def test_message_posted_later_under_its_key_is_the_same(clerk: MessageEncoder) -> None:
+def test_repeated_send_with_same_key_matches_first_send(clerk: MessageEncoder) -> None:
     assert digest_of(clerk) == digest_of(clerk, delay=5, ttl=7)
     post = encode(clerk, "beta", "orders", b"", idempotency_key="ß 7")
     assert post.idempotency is not None

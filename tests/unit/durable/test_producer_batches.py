@@ -55,7 +55,7 @@ def break_down(ledger: StoreTables) -> None:
     raise ZeroDivisionError
 
 
-async def test_posts_that_wait_for_the_same_commit_are_one_unit(store: Store) -> None:
+async def test_concurrent_sends_share_one_mutation(store: Store) -> None:
     await store.write(lambda ledger: None)
     before = store.writer.commits
     first = post(store, 1)
@@ -68,7 +68,7 @@ async def test_posts_that_wait_for_the_same_commit_are_one_unit(store: Store) ->
     assert (await numbers(store), await numbers(store, OTHER)) == ([1, 2, 3], [4])
 
 
-async def test_post_keeps_its_place_in_the_next_commit(store: Store) -> None:
+async def test_send_keeps_its_order_in_next_commit(store: Store) -> None:
     before = post(store, 1)
     between = posting_of(PEER, b"2", idempotency_key="i")
     store.submit(between)
@@ -77,7 +77,7 @@ async def test_post_keeps_its_place_in_the_next_commit(store: Store) -> None:
     assert await numbers(store) == [1, 2, 3]
 
 
-async def test_commit_that_has_begun_takes_no_more(store: Store) -> None:
+async def test_started_commit_accepts_no_more_sends(store: Store) -> None:
     first = post(store, 1)
     unit = store.writer.last_queued
     await asyncio.gather(*first)
@@ -87,13 +87,13 @@ async def test_commit_that_has_begun_takes_no_more(store: Store) -> None:
     assert await numbers(store) == [1, 2]
 
 
-async def test_posts_beyond_the_room_of_a_mailbox_are_refused(store: Store) -> None:
+async def test_sends_beyond_outbox_capacity_are_rejected(store: Store) -> None:
     assert await outcomes(*post(store, 1, 2, 3, 4, 5)) == [True, True, True, False, False]
     assert await numbers(store) == [1, 2, 3]
     assert await outcomes(*post(store, 6)) == [False]
 
 
-async def test_full_mailbox_concerns_nobody_else(store: Store) -> None:
+async def test_full_outbox_does_not_affect_other_peers(store: Store) -> None:
     full, other = post(store, *range(5)), post(store, 7, 8, peer=OTHER)
     own = post(store, *range(10), peer=OWN)
     assert (await outcomes(*full)).count(False) == 2
@@ -104,7 +104,7 @@ async def test_full_mailbox_concerns_nobody_else(store: Store) -> None:
 
 
 @pytest.mark.parametrize("index", range(5))
-async def test_whoever_gives_up_waiting_harms_no_other(store: Store, index: int) -> None:
+async def test_cancelled_waiter_does_not_affect_others(store: Store, index: int) -> None:
     waiting = post(store, 1, 2, 3, 4, 5)
     waiting.pop(index).cancel()
     expected = [True, True, True, False, False]
@@ -127,7 +127,7 @@ async def test_all_hear_of_a_commit_that_failed(store: Store) -> None:
     assert await outcomes(*post(store, 4, 5, 6, 7)) == [True, True, True, False]
 
 
-async def test_posts_beside_a_unit_that_breaks_are_taken_once(store: Store) -> None:
+async def test_sends_beside_failing_mutation_are_stored_once(store: Store) -> None:
     waiting = post(store, 1, 2, 3, 4)
     broken = FunctionMutation(break_down)
     store.submit(broken)
@@ -137,7 +137,7 @@ async def test_posts_beside_a_unit_that_breaks_are_taken_once(store: Store) -> N
     assert await numbers(store) == [1, 2, 3]
 
 
-async def test_posts_that_are_gathered_take_room_in_memory() -> None:
+async def test_batched_sends_count_as_queued_bytes() -> None:
     async with opened(
         MemoryStore(), config=DurableQueuesConfig(write_queue_bytes_max=1_000)
     ) as store:

@@ -33,7 +33,7 @@ FULL = StoredMessage(
 )
 
 
-def test_letters_and_pages_are_read_back() -> None:
+def test_messages_and_batches_round_trip() -> None:
     for letter in (make_letter(0, body=b""), FULL):
         assert decode_stored_message(encode_stored_message(letter)) == letter, letter
     for count in (0, 1, 15, 16, 512, 65_535):
@@ -60,7 +60,7 @@ def test_letters_and_pages_are_read_back() -> None:
     encode_batch(make_letters(2)) + b"\0",
     b"\x91" * 10_000,
 )
-def test_anything_else_is_no_page(page: bytes) -> None:
+def test_invalid_batch_is_rejected(page: bytes) -> None:
     with pytest.raises(MalformedPayloadError, match="invalid batch of messages"):
         decode_batch(page)
 
@@ -89,7 +89,5 @@ def test_numbers_that_a_store_has_no_room_for_are_refused(field: str, value: int
     ({"priority": 1}, False),
     ({"deliver_at_ms": 1}, False),
 )
-def test_plain_letters_are_handled_in_the_order_of_arrival(
-    fields: dict[str, Any], is_plain: bool
-) -> None:
+def test_plain_messages_are_fifo(fields: dict[str, Any], is_plain: bool) -> None:
     assert make_letter(**fields).is_fifo is is_plain

@@ -5,7 +5,7 @@ import pytest
 from postroad.durable.telemetry import RateEstimator
 
 
-def test_meter_tells_a_steady_rate_and_forgets() -> None:
+def test_rate_estimator_follows_steady_rate_and_decays() -> None:
     for step_s in (0.01, 1.0):
         meter, now = RateEstimator(), 50.0
         while now < 150.0:

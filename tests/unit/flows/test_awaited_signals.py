@@ -122,7 +122,7 @@ async def by_decorator(ctx: FlowContext) -> None:
         by_list, by_many, by_decorator, print, functools.partial(by_alias),
     ],
 )  # fmt: skip
-def test_where_the_source_does_not_tell_nothing_is_said(function: Any) -> None:
+def test_signals_of_unreadable_source_are_unknown(function: Any) -> None:
     assert find_signals(function) is None
 
 
@@ -140,7 +140,7 @@ async def pong(ctx: FlowContext) -> None:
     await ping(ctx)
 
 
-def test_a_signal_is_checked_against_what_the_code_asks_for() -> None:
+def test_signal_is_checked_against_awaited_signals() -> None:
     for name, value in [
         ("arrived", Parcel(5)), ("named", None), ("named", "text"), ("elsewhere", 5),
         ("local type", b"?"),

@@ -65,7 +65,7 @@ def test_faulty_calls_park_the_flow() -> None:
     assert "got a session twice" in outcome(receives)
 
 
-def test_opening_or_asking_nobody_says_nothing() -> None:
+def test_session_commands_without_sessions_send_nothing() -> None:
     @flow
     async def nobody(ctx: FlowContext) -> list[int]:
         await ctx.send_all({})
@@ -101,7 +101,7 @@ def test_steps_are_called_as_their_functions_whenever_they_run(function: Any, na
     assert "0x" not in label
 
 
-def test_flow_has_names_for_itself_and_its_steps() -> None:
+def test_context_and_step_names() -> None:
     @flow
     async def steps(ctx: FlowContext) -> None:
         await ctx.step.with_options(name="other")(work)
@@ -120,7 +120,7 @@ def test_flow_has_names_for_itself_and_its_steps() -> None:
     ]
 
 
-def test_random_numbers_and_ids_come_from_what_the_flow_was_given() -> None:
+def test_random_numbers_and_uuids_derive_from_seed() -> None:
     @flow
     async def draws(ctx: FlowContext) -> list[Any]:
         assert isinstance(ctx.random(), random.Random)

@@ -42,7 +42,7 @@ async def get_paid(ctx: FlowContext, session: FlowSession) -> None:
     """Is paid."""
 
 
-def test_definition_has_what_it_was_given() -> None:
+def test_definition_keeps_its_options() -> None:
     assert (pay.description, get_paid.description) == ("Pays.", "Is paid.")
     schema = pay.arguments_schema()
     assert schema is not None
@@ -94,7 +94,7 @@ def test_settings_that_make_no_sense(facts: dict[str, Any], reason: str) -> None
         flow(**facts)(code)
 
 
-def test_what_is_no_flow_is_refused_or_warned_of() -> None:
+def test_invalid_flow_function_is_rejected_or_warned() -> None:
     def yields(ctx: FlowContext) -> Iterator[None]:
         yield
 

@@ -89,7 +89,9 @@ Calls = Callable[[str, str], list[str]]
     ("", "open('x')", "builtins.open", "ctx.step"),
     ("", "input()", "builtins.input", "ctx.step"),
 )
-def test_what_is_found(head: str, body: str, call: str, replacement: str, write: Write) -> None:
+def test_nondeterministic_calls_are_found(
+    head: str, body: str, call: str, replacement: str, write: Write
+) -> None:
     work = write(f"{head}\nasync def work(flow, x):\n    {body}\n")
     [finding] = find_nondeterministic_calls(work)
     assert finding.line == 3
@@ -230,11 +232,11 @@ def test_steps_may_do_everything(body: str, calls: Calls) -> None:
     ("", "await ctx.select(a=ctx.sleep(1), b=x)"),
     ("table = {'now': 1}", "table['now'](), missing(), missing.time(), x().time(), (x or 1)()"),
 )
-def test_what_gives_the_same_again_is_left_alone(head: str, body: str, calls: Calls) -> None:
+def test_deterministic_calls_are_not_reported(head: str, body: str, calls: Calls) -> None:
     assert calls(head, body) == []
 
 
-def test_they_come_in_the_order_of_the_file_with_its_lines(write: Write) -> None:
+def test_findings_are_ordered_by_line(write: Write) -> None:
     work = write(
         """\
         import random, time

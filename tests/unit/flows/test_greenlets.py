@@ -43,7 +43,7 @@ def finish(coroutine: GreenletCoroutine[Any], value: Any) -> Any:
     return stopped.value.value
 
 
-def test_function_waits_where_it_asks_and_returns_its_result() -> None:
+def test_greenlet_waits_for_commands_and_returns_result() -> None:
     coroutine = GreenletCoroutine(sum_of_two)
     assert coroutine.send(None).name == "first"
     assert coroutine.send(2).name == "second"
@@ -91,7 +91,7 @@ def test_errors_of_the_function_reach_the_driver() -> None:
         GreenletCoroutine(stop).send(None)
 
 
-def test_close_runs_what_is_on_the_way_out() -> None:
+def test_close_runs_finally_blocks() -> None:
     closed: list[str] = []
 
     def careful() -> None:
@@ -122,7 +122,7 @@ def test_close_runs_what_is_on_the_way_out() -> None:
     coroutine.close()
 
 
-def test_function_works_in_the_context_that_drives_it() -> None:
+def test_greenlet_uses_context_of_its_driver() -> None:
     def paint() -> str:
         before = COLOR.get()
         COLOR.set("green")
@@ -174,7 +174,7 @@ def test_waiting_outside_of_a_function_under_way_is_refused() -> None:
     assert ["belongs to the code of the flow" in str(error) for error in errors] == [True, True]
 
 
-def test_coroutine_that_nobody_waits_for_is_refused() -> None:
+def test_unawaited_coroutine_is_rejected() -> None:
     async def double() -> int:
         return 2
 

@@ -28,7 +28,7 @@ def on_any(db: StoreConnection = INJECTED) -> None: ...
 def on_session(db: SqlSession = INJECTED) -> None: ...
 
 
-async def test_function_asks_by_annotation_whatever_the_name() -> None:
+async def test_injection_is_by_annotation_not_by_name() -> None:
     signature = step_signature(in_transaction)
     assert signature.is_async and signature.is_transaction
     values = {Source.TRANSACTION: "tx", Source.STEP_ID: StepId("0.1")}
@@ -39,7 +39,7 @@ async def test_function_asks_by_annotation_whatever_the_name() -> None:
     assert step_signature(on_session).sources == {Source.SQL_SESSION}
 
 
-def test_name_alone_asks_for_nothing() -> None:
+def test_name_alone_is_not_injected() -> None:
     def dial(connection: str, tx: int, step_id: str = "") -> str:
         return f"{connection} {tx} {step_id}"
 
@@ -58,7 +58,7 @@ def test_name_alone_asks_for_nothing() -> None:
         ("step_id", "StepId"),
     ],
 )
-def test_former_way_to_ask_names_the_annotation(name: str, annotation: str) -> None:
+def test_former_injection_by_name_raises_with_annotation(name: str, annotation: str) -> None:
     scope: dict[str, Any] = {}
     exec(f"def work(number: int, {name}): pass", scope)
     with pytest.raises(UsageError, match=f"write `{name}: {annotation} = INJECTED`"):

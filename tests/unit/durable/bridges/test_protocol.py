@@ -99,7 +99,7 @@ def test_fields_that_no_store_has_room_for(message: Message, field: str, value: 
     (VERSION + 5, 1, VERSION),
     (OLDEST, None, OLDEST),
 )
-def test_newest_version_that_both_speak_is_agreed_on(
+def test_version_agreement_selects_newest_common_version(
     newest: int, oldest: int | None, agreed: int
 ) -> None:
     offer = decode_stream_message(StreamOpen, encode(StreamOpen(ID, 1, 2, 3, newest, oldest)))
@@ -107,7 +107,7 @@ def test_newest_version_that_both_speak_is_agreed_on(
 
 
 @each((VERSION + 1, None), (VERSION + 2, VERSION + 1), (OLDEST - 1, None), (OLDEST - 1, 0))
-def test_version_that_one_does_not_speak_is_refused(newest: int, oldest: int | None) -> None:
+def test_unknown_protocol_version_is_rejected(newest: int, oldest: int | None) -> None:
     with pytest.raises(UsageError, match=f"newest version of the exchange is {newest}"):
         agree(StreamOpen(ID, 1, 2, 3, newest, oldest))
 
@@ -118,7 +118,7 @@ def test_messages_of_nodes_that_knew_one_version_are_understood() -> None:
     assert decode_stream_message(StreamAck, msgspec.msgpack.encode(answer[:5])).version == 1
 
 
-def test_every_stream_begins_elsewhere() -> None:
+def test_initial_chain_differs_for_each_stream() -> None:
     starts = [
         initial_chain(b"store-1", 1, "beta"),
         initial_chain(b"store-2", 1, "beta"),
@@ -131,7 +131,7 @@ def test_every_stream_begins_elsewhere() -> None:
     assert initial_chain(b"store-1", 1, "beta") == starts[0]
 
 
-def test_chain_knows_its_stream_pages_and_order() -> None:
+def test_chain_depends_on_stream_batches_and_order() -> None:
     start = initial_chain(b"store", 1, "beta")
     histories = [[b"a", b"b"], [b"b", b"a"], [b"ab"], [b"a", b"b", b""], [b"a"], []]
     ends = [list(accumulate(pages, extend_chain, initial=start))[-1] for pages in histories]
@@ -159,7 +159,7 @@ def spans(sender: Correspondent, accepted: int, window: StreamWindow) -> list[tu
     return [(new_batch.first, new_batch.last) for new_batch in fresh]
 
 
-def test_pages_after_the_watermark_are_new_unless_there_is_a_gap(sender: Correspondent) -> None:
+def test_new_batches_follow_watermark_without_gap(sender: Correspondent) -> None:
     assert spans(sender, 0, sender.window()) == [(1, 3), (4, 4), (5, 6)]
     assert spans(sender, 1, sender.window()) == [(4, 4), (5, 6)]
     assert spans(sender, 2, sender.window(1)) == [(5, 6)]
@@ -172,7 +172,7 @@ def test_pages_after_the_watermark_are_new_unless_there_is_a_gap(sender: Corresp
             spans(sender, 0, sender.window(start))
 
 
-def test_changed_or_removed_pages_are_told(sender: Correspondent) -> None:
+def test_new_batches_report_changed_and_removed_batches(sender: Correspondent) -> None:
     window = sender.window()
     changed = msgspec.structs.replace(window.batches[1], data=b"\x90")
     window.batches[1] = changed

@@ -99,7 +99,7 @@ def test_windows_continue_each_other() -> None:
     assert make_outflow().next_window([page], 0, NOW_MS).batches[0].count == 40
 
 
-def test_pages_are_chosen_up_to_the_size_of_a_window() -> None:
+def test_send_window_selects_batches_up_to_window_size() -> None:
     outflow = make_outflow()
     waiting = pages(300, 300, 300, 300)
     assert outflow.select_batches(waiting) == waiting[:2]
@@ -180,7 +180,7 @@ def test_answer_that_cannot_be_is_an_error() -> None:
     ([1, 2, 5, 6], [2, 5]),
     ([], []),
 )
-def test_refusals_are_those_of_what_is_accepted_now(
+def test_new_rejections_are_those_of_newly_accepted_messages(
     numbers: list[int], expected: list[int]
 ) -> None:
     refusals = [MessageRejection(number, DeadLetterReason.UNKNOWN_QUEUE, "") for number in numbers]

@@ -11,7 +11,7 @@ def entry_of(shelf: PrefetchBuffer) -> QueuedMessage:
     return entry
 
 
-def test_message_tells_its_facts_and_failures() -> None:
+def test_message_has_metadata_and_failure_count() -> None:
     shelf = PrefetchBuffer(is_ordered=True, blocked={})
     letter = make_letter(
         255, body=b"12345", key="k", headers={"a": "b"}, reply_to="answers", in_reply_to=9

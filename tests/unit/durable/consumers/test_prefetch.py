@@ -31,7 +31,7 @@ def ids(entries: list[QueuedMessage]) -> list[int]:
     return [entry.message.id for entry in entries]
 
 
-def test_letters_come_in_the_order_of_arrival() -> None:
+def test_prefetch_buffer_returns_messages_in_order_of_arrival() -> None:
     shelf = make_shelf(None, None)
     shelf.add_batch(make_page([make_letter(3)], id=2))
     assert shelf.size == 3
@@ -50,7 +50,7 @@ def test_letters_come_in_the_order_of_arrival() -> None:
     assert "key='k'" in repr(entry)
 
 
-def test_shelf_that_is_replaced_keeps_no_message_in_memory() -> None:
+def test_dissolved_prefetch_buffer_releases_its_messages() -> None:
     """They refer to each other, and nobody collects such circles of theirs."""
     page = make_page([make_letter(id, key="k") for id in range(1, 5)])
     before = sys.getrefcount(page)
@@ -84,7 +84,7 @@ def test_messages_of_one_key_wait_for_each_other() -> None:
     assert take_all(shelf) == [3]
 
 
-def test_unordered_messages_wait_for_nobody() -> None:
+def test_unordered_messages_do_not_wait_for_their_key() -> None:
     shelf = make_shelf("a", "a", is_ordered=False)
     first, second = take(shelf), take(shelf)
     assert first.key is None
@@ -104,7 +104,7 @@ def test_unordered_messages_wait_for_nobody() -> None:
     assert shelf.blocked_keys == 0
 
 
-def test_failed_message_holds_its_key() -> None:
+def test_failed_message_blocks_its_key() -> None:
     shelf = make_shelf("a", "a", "b", "a")
     first = take(shelf)
     other = take(shelf)
@@ -189,7 +189,7 @@ def test_message_expires_by_the_clock_of_its_sender(
     assert ids(shelf.expired) == ([1] if is_expired else [])
 
 
-def test_expired_message_passes_its_key_on() -> None:
+def test_expired_message_releases_its_key() -> None:
     assert take_all(make_shelf(None), NEVER_MS) == [1]
     shelf = PrefetchBuffer(is_ordered=True, blocked={})
     mortal = {"key": "a", "expires_ms": NOW_MS}

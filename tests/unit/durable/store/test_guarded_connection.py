@@ -46,13 +46,13 @@ def test_others_may_be_run(statement: str) -> None:
         ],
     )
 )
-def test_those_that_begin_or_end_transactions_are_refused(word: str, form: str) -> None:
+def test_statements_that_start_or_end_transactions_are_rejected(word: str, form: str) -> None:
     for spelled in (word, word.lower(), word.capitalize()):
         with pytest.raises(UsageError, match=f"{word} would end the commit"):
             check_statement(form.format(spelled))
 
 
-def test_what_a_database_skips_hides_none_of_them() -> None:
+def test_comments_do_not_hide_rejected_statements() -> None:
     for statement in (
         "/* a /* b */ c */ COMMIT",
         "/*/**/ SELECT 1 */ COMMIT",

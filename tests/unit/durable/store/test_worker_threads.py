@@ -93,7 +93,7 @@ async def test_things_are_done_one_by_one_in_order(make: Maker) -> None:
 
 
 @KINDS
-async def test_whoever_gives_up_waiting_harms_no_other(make: Maker) -> None:
+async def test_cancelled_waiter_does_not_affect_others(make: Maker) -> None:
     thread, event, done = make(NAME), threading.Event(), list[str]()
     troubles: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
@@ -110,7 +110,7 @@ async def test_whoever_gives_up_waiting_harms_no_other(make: Maker) -> None:
 
 
 @KINDS
-async def test_what_was_given_up_before_its_turn_is_not_done(make: Maker) -> None:
+async def test_job_cancelled_before_its_turn_does_not_run(make: Maker) -> None:
     thread, event, done = make(NAME), threading.Event(), list[str]()
     first = thread.run(wait_for, event)
     given_up = thread.run(done.append, "given up")
@@ -133,7 +133,7 @@ async def test_several_threads_work_at_the_same_time(make: Makers) -> None:
 
 
 @KINDS
-async def test_there_are_no_more_threads_than_were_asked_for(make: Makers) -> None:
+async def test_thread_count_is_limited(make: Makers) -> None:
     threads, busy, most = make(NAME, 2), list[int](), list[int]()
 
     def note(number: int) -> None:

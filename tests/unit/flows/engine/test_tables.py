@@ -132,7 +132,7 @@ async def test_head_comes_back(desk: Desk, state: FlowState) -> None:
     assert await desk.do(tables.read_state, state.id) == state
 
 
-async def test_head_is_found_by_its_client_and_by_its_session(desk: Desk) -> None:
+async def test_state_is_found_by_client_id_and_session(desk: Desk) -> None:
     await desk.add(make_state(1, client_id="order-7"), make_state(2, initiated_by=ORIGIN))
     assert (await desk.do(tables.find_by_client_id, "order-7")).id == 1
     assert await desk.do(tables.find_by_client_id, "order-8") is None
@@ -152,7 +152,7 @@ async def test_there_is_one_flow_for_a_client_id_or_a_session(
 
 
 @pytest.mark.parametrize(("with_arguments", "expected"), [(True, b"new"), (False, b"\x92")])
-async def test_head_is_changed_its_arguments_only_on_demand(
+async def test_update_state_writes_arguments_only_on_request(
     desk: Desk, with_arguments: bool, expected: bytes
 ) -> None:
     state = make_state()
@@ -187,7 +187,7 @@ MAIL = [
 ]
 
 
-async def test_mail_comes_back_in_its_order_and_is_taken_by_id(desk: Desk) -> None:
+async def test_buffered_messages_keep_order_and_are_deleted_by_id(desk: Desk) -> None:
     assert await desk.do(tables.last_buffered_id) == 0
     await desk.do(tables.insert_buffered, MAIL)
     assert await desk.do(tables.last_buffered_id) == 13
@@ -205,7 +205,7 @@ async def test_mail_comes_back_in_its_order_and_is_taken_by_id(desk: Desk) -> No
 
 
 @pytest.mark.parametrize("with_signals", [True, False])
-async def test_all_mail_of_a_flow_goes(desk: Desk, with_signals: bool) -> None:
+async def test_all_buffered_messages_of_flow_are_deleted(desk: Desk, with_signals: bool) -> None:
     await desk.do(tables.insert_buffered, MAIL)
     await desk.do(tables.delete_buffered_of, 1, with_signals=with_signals)
     buffered, signals = await desk.do(tables.read_buffered, 1)
@@ -213,7 +213,7 @@ async def test_all_mail_of_a_flow_goes(desk: Desk, with_signals: bool) -> None:
     assert len((await desk.do(tables.read_buffered, 2))[0]) == 1
 
 
-async def test_flow_goes_with_all_it_has(desk: Desk) -> None:
+async def test_deleted_flow_has_no_rows_left(desk: Desk) -> None:
     await desk.add(make_state(1), make_state(2))
     await desk.do(tables.insert_buffered, MAIL)
     await desk.do(tables.insert_steps, 1, 0, [make_record(0)])
@@ -242,9 +242,7 @@ async def test_everything_a_flow_has_is_read_at_once(desk: Desk) -> None:
 
 
 @each(b"", b"\xc1", b"\x91\x01", b"\x95\x91\x00\xa4step\xa1\xff\xc4\x00\x00")
-async def test_record_that_cannot_be_read_is_a_problem_of_its_flow(
-    record: bytes, desk: Desk
-) -> None:
+async def test_undecodable_history_entry_is_reported_as_problem(record: bytes, desk: Desk) -> None:
     await desk.add(make_state(1))
 
     def spoil(database: StoreConnection) -> None:
@@ -303,7 +301,7 @@ async def test_flows_that_may_have_ended_the_process(desk: Desk) -> None:
     assert at_work[0].arguments == b"\x92"
 
 
-async def test_a_head_that_is_not_there_cannot_be_changed(desk: Desk) -> None:
+async def test_update_of_missing_state_raises(desk: Desk) -> None:
     row = tables.state_row(make_state(1))
     with pytest.raises(RuntimeError, match="cannot commit flow 0000000000000001"):
         await desk.do(tables.update_state, row, with_arguments=False)
@@ -347,7 +345,7 @@ async def test_flows_by_status_and_name(desk: Desk) -> None:
         (None, None, 4, 2, [3, 2]),
     ],
 )
-async def test_lists_begin_with_the_newest(
+async def test_list_states_returns_newest_first(
     desk: Desk, status: FlowStatus, name: str, before: int, limit: int, ids: list[int]
 ) -> None:
     await desk.add(

@@ -50,11 +50,11 @@ BETA, GAMMA = end(1), end(2, "gamma")
     (RecordPatch("new"), CommandKind.PATCH, True, "new"),
     (make_step(1), CommandKind.STEP, False, "double"),
 )
-def test_how_they_are_called(ask: Any, kind: CommandKind, is_immediate: bool, name: str) -> None:
+def test_command_kind_and_name(ask: Any, kind: CommandKind, is_immediate: bool, name: str) -> None:
     assert (ask.kind, ask.is_immediate, ask.name) == (kind, is_immediate, name)
 
 
-def test_asks_have_sessions_digests_and_deadlines() -> None:
+def test_commands_have_sessions_digests_and_deadlines() -> None:
     assert ReceiveData([GAMMA, BETA], int, is_one=False).sessions == (2, 1)
     assert make_step().sessions == ()
     one = SendData([BETA], ("x",), [b"x"])
@@ -83,5 +83,5 @@ def test_asks_have_sessions_digests_and_deadlines() -> None:
     (WaitForSignal("go", float), 1, 1.0),
     (make_step(1), 7, 7),
 )
-def test_what_is_read_of_a_record(command: Any, recorded: Any, expected: Any) -> None:
+def test_command_decodes_recorded_result(command: Any, recorded: Any, expected: Any) -> None:
     assert command.decode_result(encode_value(recorded, "it")) == expected

@@ -21,7 +21,7 @@ async def await_it(command: FlowCommand | ParallelBranches) -> object:
     return await command
 
 
-def test_ask_is_handed_over_and_answered_or_raises() -> None:
+def test_awaited_command_returns_result_or_raises() -> None:
     for command in (Wonder("why"), ParallelBranches([])):
         coroutine = await_it(command)
         assert coroutine.send(None) is command, command
@@ -34,7 +34,7 @@ def test_ask_is_handed_over_and_answered_or_raises() -> None:
         coroutine.throw(KeyError("no answer"))
 
 
-def test_ask_shows_itself_and_has_defaults() -> None:
+def test_command_repr_and_defaults() -> None:
     ask = Wonder("why", b"digest", 5)
     ask.position = (1, 2)
     assert ask.label == "1.2 signal(why)"

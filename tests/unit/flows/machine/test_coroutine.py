@@ -101,7 +101,7 @@ class Run:
         return self.code.result.value
 
 
-def test_code_counts_what_it_asks_for_until_it_ends() -> None:
+def test_coroutine_numbers_its_commands() -> None:
     async def code() -> int:
         return 7
 
@@ -237,7 +237,7 @@ def test_first_of_a_choice_wins() -> None:
     assert run.asked == ["0.0.0 patch(a)"]
 
 
-def test_error_of_a_branch_ends_the_others_or_is_its_result() -> None:
+def test_branch_error_cancels_others_or_is_returned() -> None:
     async def code() -> Any:
         try:
             await gather(wait("a"), wait("b"))
@@ -258,7 +258,7 @@ def test_error_of_a_branch_ends_the_others_or_is_its_result() -> None:
 
 
 @each(False, True)
-def test_what_is_no_exception_ends_everything(keeps_errors: bool) -> None:
+def test_base_exception_in_branch_ends_coroutine(keeps_errors: bool) -> None:
     async def leave() -> None:
         await wait("a")
         raise KeyboardInterrupt
@@ -354,7 +354,7 @@ def test_branch_that_is_dropped_may_not_wait() -> None:
     assert run.asked == ["0.0.0 signal(a)", "0.1.0 signal(b)"]
 
 
-def test_branch_that_swallows_its_end_is_ended_all_the_same() -> None:
+def test_branch_that_swallows_cancellation_is_closed() -> None:
     async def deaf() -> str:
         try:
             await wait("a")
@@ -374,7 +374,7 @@ def test_branch_that_swallows_its_end_is_ended_all_the_same() -> None:
     assert run.withdrawn == ["a", "a"]
 
 
-def test_error_on_the_way_out_matters_to_nobody() -> None:
+def test_error_during_branch_cleanup_is_ignored() -> None:
     async def angry() -> None:
         try:
             await wait("a")
@@ -431,7 +431,7 @@ def test_closing_ends_every_branch() -> None:
     assert run.withdrawn == []
 
 
-def test_closing_quietly_is_quiet_whatever_happens() -> None:
+def test_close_quietly_suppresses_all_errors() -> None:
     async def shouts() -> None:
         try:
             await wait("a")

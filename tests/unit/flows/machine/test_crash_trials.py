@@ -91,7 +91,7 @@ def make_head(id: int) -> FlowState:
 
 
 @pytest.mark.parametrize("after_ms", [10, 500, 999, 1_500, 2_500, 3_500])
-def test_kills_from_outside_park_nobody_however_often(after_ms: float) -> None:
+def test_external_kills_do_not_park_flows(after_ms: float) -> None:
     model = Model(20)
     for _ in range(60):
         model.live(after_ms)
@@ -146,7 +146,7 @@ def test_a_flow_that_comes_further_is_not_suspected_any_more() -> None:
     assert (state.crash_recoveries, state.is_suspect) == (1, False)
 
 
-def test_only_those_that_are_tried_are_charged_for_what_happens_meanwhile() -> None:
+def test_crash_during_trial_counts_only_for_tried_flows() -> None:
     tried, other = make_head(1), make_head(2)
     tried.is_suspect = True
     count_crash([tried, other])

@@ -51,7 +51,7 @@ async def waits_for_nothing(ctx: FlowContext) -> int:
     return -1
 
 
-def test_what_is_done_at_once_is_committed_in_pieces() -> None:
+def test_long_transition_is_committed_in_parts() -> None:
     driven = begun(both)
     sizes = [len(driven.records)]
     while driven.course[-1].is_cut:
@@ -71,7 +71,7 @@ def test_what_is_done_at_once_is_committed_in_pieces() -> None:
 
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("is_crashed", [False, True])
-def test_what_happens_in_between_is_replayed_in_its_place(place: int, is_crashed: bool) -> None:
+def test_event_between_parts_is_replayed_in_order(place: int, is_crashed: bool) -> None:
     driven = begun(both)
     for _ in range(place):
         driven.tell(TimerFired())

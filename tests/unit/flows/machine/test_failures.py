@@ -50,7 +50,7 @@ async def talk(ctx: FlowContext) -> int:
     return await ctx.step(work)
 
 
-def test_failure_is_told_and_a_fault_is_not() -> None:
+def test_flow_error_is_sent_to_peer_and_fault_is_not() -> None:
     driven = begun(talk)
     over = driven.tell(StepFailed((1,), Insolvent("no money")))
     assert (over.is_ended, driven.head.status) == (True, FlowStatus.FAILED)
@@ -97,7 +97,7 @@ def test_failed_step_the_flow_could_live_with_is_done_with() -> None:
     assert driven.result == "lived with KeyError('x')"
 
 
-def test_what_may_pass_is_tried_again_a_few_times_then_parked() -> None:
+def test_transient_error_is_retried_then_parked() -> None:
     driven = begun(
         calculate, settings={"max_attempts": 2, "retry_delay_ms": lambda attempt: 100 * attempt}
     )
@@ -113,7 +113,7 @@ def test_what_may_pass_is_tried_again_a_few_times_then_parked() -> None:
     assert (driven.head.status, driven.head.attempts) == (FlowStatus.PARKED, 0)
 
 
-def test_progress_starts_the_count_anew() -> None:
+def test_progress_resets_attempts() -> None:
     driven = begun(calculate, settings={"max_attempts": 2})
     driven.tell(StepFailed((0,), ConnectionError("away")))
     driven.tell(FlowRetryRequested())
@@ -125,7 +125,7 @@ def test_progress_starts_the_count_anew() -> None:
     assert driven.head.attempts == 1
 
 
-def test_what_came_meanwhile_is_kept_for_the_next_attempt() -> None:
+def test_messages_during_retry_delay_are_buffered() -> None:
     @flow
     async def shaky(ctx: FlowContext) -> int:
         session = ctx.open_session("beta")
@@ -165,7 +165,7 @@ def test_fault_parks_the_flow_with_one_id_and_an_explanation() -> None:
     assert "which cannot be recorded: use ctx.sleep" in driven.trouble
 
 
-def test_killing_one_that_runs_tells_its_peers_no_reason() -> None:
+def test_kill_of_running_flow_notifies_peers_without_reason() -> None:
     driven = begun(talk)
     killed = driven.tell(FlowKillRequested("it is wrong"))
     assert (killed.is_ended, driven.head.status) == (True, FlowStatus.KILLED)
@@ -176,7 +176,7 @@ def test_killing_one_that_runs_tells_its_peers_no_reason() -> None:
 
 
 @each(FlowPauseRequested(), StepFailed((1,), KeyError("x")), StepFailed((1,), ConnectionError("x")))
-def test_killing_one_without_code_tells_its_peers_too(event: FlowEvent) -> None:
+def test_kill_of_flow_without_code_notifies_peers(event: FlowEvent) -> None:
     driven = begun(talk)
     driven.tell(event)
     assert driven.machine.code is None
@@ -194,7 +194,7 @@ def test_killing_one_without_code_tells_its_peers_too(event: FlowEvent) -> None:
     FlowLoaded(),
     SignalReceived("go", b"\x01"),
 )
-def test_one_that_has_ended_stays_as_it_is(event: FlowEvent) -> None:
+def test_ended_flow_ignores_events(event: FlowEvent) -> None:
     driven = begun(calculate)
     driven.tell(FlowKillRequested("enough"))
     before = driven.stored.head
@@ -206,7 +206,7 @@ def test_one_that_has_ended_stays_as_it_is(event: FlowEvent) -> None:
     assert driven.stored.records == ()
 
 
-def test_paused_one_goes_on_where_it_was() -> None:
+def test_resumed_flow_continues_where_it_was_paused() -> None:
     driven = begun(talk)
     paused = driven.tell(FlowPauseRequested())
     assert (driven.head.status, paused.steps_to_cancel) == (FlowStatus.PAUSED, [(1,)])
@@ -275,7 +275,7 @@ async def raises(ctx: FlowContext) -> int:
 
 
 @each(other_arguments, another_kind, one_more, at_once, nothing, raises)
-def test_code_that_does_not_fit_its_record_is_parked(function: Any) -> None:
+def test_code_that_mismatches_history_is_parked(function: Any) -> None:
     driven = begun(calculate)
     driven.tell(StepCompleted((0,), 1))
     later = changed(driven, function)
@@ -305,7 +305,7 @@ def test_code_after_its_record_may_change_but_arguments_must_fit() -> None:
     assert "missing a required argument" in later.trouble
 
 
-def test_no_code_can_swallow_that_it_does_not_fit() -> None:
+def test_code_cannot_swallow_replay_mismatch() -> None:
     async def greedy(ctx: FlowContext) -> str:
         try:
             await ctx.open_session("beta").send(1)
@@ -387,7 +387,7 @@ async def count_down(ctx: FlowContext, remaining: int) -> str:
     return f"{ctx.random().random():.3f}"
 
 
-def test_it_begins_anew_without_a_history() -> None:
+def test_continue_as_new_clears_history() -> None:
     driven = begun(count_down, 1)
     # More comes with what it receives: nobody will ask for that.
     anew = driven.tell(SessionMessagesReceived(1, [CONFIRM, data(5), data(6)], "row"), after_ms=5)
@@ -418,7 +418,7 @@ def test_signals_outlive_a_new_beginning() -> None:
     assert driven.result == 9
 
 
-def test_each_run_has_its_own_chances() -> None:
+def test_each_run_draws_other_random_numbers() -> None:
     @flow
     async def gamble(ctx: FlowContext, drawn: list[float]) -> list[float]:
         drawn.append(ctx.random().random())
@@ -432,7 +432,7 @@ def test_each_run_has_its_own_chances() -> None:
     assert len(set(driven.result)) == 3
 
 
-def test_responder_does_not_begin_anew() -> None:
+def test_responder_cannot_continue_as_new() -> None:
     @responder("ask")
     async def forgetful(ctx: FlowContext, session: FlowSession) -> str:
         return ctx.continue_as_new(session)
@@ -443,7 +443,7 @@ def test_responder_does_not_begin_anew() -> None:
     assert [message for _, message in driven.said] == [SessionConfirm("forgetful", 1, "")]
 
 
-def test_progress_is_written_down_when_it_changes() -> None:
+def test_changed_progress_is_stored() -> None:
     @flow
     async def talkative(ctx: FlowContext) -> None:
         ctx.set_progress("first")

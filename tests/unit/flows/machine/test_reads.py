@@ -74,7 +74,7 @@ async def listen(ctx: FlowContext) -> list[Any]:
     return await ctx.gather(hear(), see())
 
 
-def test_whatever_else_is_recorded_takes_reads_with_it() -> None:
+def test_deferred_reads_are_recorded_with_next_entry() -> None:
     driven = begun(listen)
     assert driven.tell(StepCompleted((0, 1, 0), 1)).is_empty
     transition = driven.tell(SignalReceived("go", encode_value(5, "it")))

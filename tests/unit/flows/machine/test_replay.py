@@ -74,7 +74,7 @@ def test_code_comes_as_far_as_it_was_in_the_order_of_the_record() -> None:
     (at_once, [((0,), "a")], r"the code waits for 0\.0\.0 signal\(a\), 0\.1\.0 signal\(b\)"),
     (at_once, [((0, 2, 0), "a")], "the code waits for"),
 )
-def test_it_is_told_where_they_part(
+def test_replay_mismatch_names_position(
     script: Script, records: list[tuple[Position, str]], message: str
 ) -> None:
     with pytest.raises(ReplayMismatch, match=message):

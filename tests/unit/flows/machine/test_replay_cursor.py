@@ -92,7 +92,7 @@ def test_differences(command: FlowCommand, facts: dict[str, Any], difference: st
     assert not cursor.is_exhausted
 
 
-def test_difference_is_told_with_what_is_around_it() -> None:
+def test_replay_mismatch_shows_surrounding_steps() -> None:
     assert not issubclass(ReplayMismatch, Exception)
     commands = [step(number, name=f"s{number}", position=(number,)) for number in range(7)]
     cursor = ReplayCursor([record_of(command) for command in commands])
@@ -127,7 +127,7 @@ def test_difference_is_told_with_what_is_around_it() -> None:
     (placed(WaitForSignal("go", str)), encode_value("now", "it"), "now"),
     (placed(ReceiveData([end()], int)), encode_value(3, "it"), 3),
 )
-def test_what_was_given_is_given_again(
+def test_replay_returns_recorded_results(
     command: FlowCommand, value: bytes | None, expected: Any
 ) -> None:
     outcome = recorded_result(command, record_of(command, value=value))

@@ -25,7 +25,7 @@ def test_ids_are_sixteen_hexadecimal_characters() -> None:
             parse_flow_id(text)
 
 
-def test_head_comes_back_from_its_bytes() -> None:
+def test_flow_state_round_trips() -> None:
     for status in FlowStatus:
         state = FlowState(id=1, name="pay", version=1, status=status, seed=b"", started_ms=0)
         assert state.is_ended == (status in TERMINAL_STATUSES), status

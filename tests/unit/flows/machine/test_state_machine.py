@@ -74,7 +74,7 @@ def test_results_that_cannot_be_written_down_or_read_are_errors() -> None:
     assert "the result of odd cannot be serialized" in driven.trouble
 
 
-def test_signals_are_kept_in_their_order_until_they_are_asked_for() -> None:
+def test_signals_are_buffered_in_order_until_awaited() -> None:
     @flow
     async def steered(ctx: FlowContext) -> list[int]:
         await ctx.step(work)
@@ -91,7 +91,7 @@ def test_signals_are_kept_in_their_order_until_they_are_asked_for() -> None:
     assert driven.stored.mail == ()
 
 
-def test_sleeper_wakes_when_its_time_has_come() -> None:
+def test_sleeping_flow_wakes_at_its_deadline() -> None:
     @flow
     async def doze(ctx: FlowContext) -> str:
         await ctx.sleep(60)
@@ -141,7 +141,7 @@ def test_waiting_or_a_whole_flow_may_take_too_long() -> None:
     assert "flow calculate took too long" in driven.trouble
 
 
-def test_what_came_in_time_is_received_though_it_is_looked_at_late() -> None:
+def test_message_before_deadline_is_received_despite_late_check() -> None:
     @flow
     async def impatient(ctx: FlowContext) -> int:
         return await ctx.wait_for_signal("go", int, timeout=2)

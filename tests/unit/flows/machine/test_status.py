@@ -45,7 +45,7 @@ TURNS: dict[tuple[FlowStatus, FlowTrigger], StatusTransition] = {
 }
 
 
-def test_move_leads_where_the_life_of_a_flow_says_or_is_refused() -> None:
+def test_apply_trigger_follows_transition_table_or_raises() -> None:
     assert {*LIFE} == {*FlowStatus}
     for status, trigger in product(FlowStatus, FlowTrigger):
         expected = LIFE[status].get(trigger)

@@ -86,7 +86,7 @@ class Unspeakable(Exception):
     (datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC), datetime.datetime),
     (datetime.timedelta(seconds=3), datetime.timedelta),
 )
-def test_value_comes_back_as_its_type(value: Any, kind: Any) -> None:
+def test_value_round_trips_as_its_type(value: Any, kind: Any) -> None:
     encoded = values.encode_value(value, "it")
     read = values.decode_value(encoded, kind)
     assert read == value
@@ -111,7 +111,7 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
-def test_code_sees_what_will_be_read(value: Any) -> None:
+def test_result_is_round_tripped_before_code_sees_it(value: Any) -> None:
     encoded = values.encode_value(value, "it")
     first, later = values.roundtrip(value, encoded, Any), values.decode_value(encoded)
     assert repr(first) == repr(later)
@@ -135,7 +135,7 @@ def endless() -> list[Any]:
     return inner
 
 
-def test_what_cannot_be_written_down_is_named() -> None:
+def test_unserializable_value_is_named_in_error() -> None:
     for value in (
         object(),
         lambda: 1,
@@ -240,7 +240,7 @@ def test_error_that_cannot_be_made_again_is_a_failed_step(error: BaseException) 
     assert type(error).__name__ in str(restored)
 
 
-def test_errors_are_described_whatever_their_text() -> None:
+def test_errors_with_any_text_are_recorded() -> None:
     failure = values.record_error(ValueError("x" * 10_000))
     assert len(failure.text) == 2_000
     assert type(values.restore_error(failure)) is ValueError

@@ -61,7 +61,7 @@ def due(text: str, start: str, count: int, zone: str = "UTC") -> list[str]:
     ("@yearly", "2026-03-01 10:00", ["2027-01-01 00:00", "2028-01-01 00:00"]),
     ("@annually", "2026-03-01 10:00", ["2027-01-01 00:00", "2028-01-01 00:00"]),
 )
-def test_when_it_is_due(text: str, start: str, expected: list[str]) -> None:
+def test_cron_expression_due_times(text: str, start: str, expected: list[str]) -> None:
     assert due(text, start, len(expected)) == expected
 
 
@@ -203,7 +203,7 @@ def test_times_in_an_overlap_are_due_once() -> None:
     ("", ["0 fields", "five"]),
     ("@reboot", ["'@reboot'", "@daily", "@hourly"]),
 )
-def test_what_is_wrong_is_named_with_what_is_valid(text: str, words: list[str]) -> None:
+def test_invalid_cron_expression_error_names_valid_values(text: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         CronExpression.parse(text)
     message = str(caught.value)

@@ -56,7 +56,7 @@ def make(cron: CronExpression = EVERY_MINUTE, next_ms: int = NOON, **fields: obj
 
 
 @each(*CatchUpPolicy)
-def test_schedule_is_begun_once_at_its_time_or_a_little_later(catch_up: CatchUpPolicy) -> None:
+def test_due_schedule_is_planned_once(catch_up: CatchUpPolicy) -> None:
     assert plan_schedule(make(catch_up=catch_up), EVERY_MINUTE, NOON - 1) == SchedulePlan([])
     due = plan_schedule(make(catch_up=catch_up), EVERY_MINUTE, NOON)
     assert due == SchedulePlan([ScheduleAdvance(NOON, NOON + MINUTE_MS)])
@@ -119,7 +119,7 @@ def test_schedule_follows_the_clock_of_its_zone() -> None:
         max_size=8,
     ),
 )
-def test_whatever_ends_when_no_time_comes_twice(
+def test_plan_never_repeats_a_time(
     text: str, catch_up: CatchUpPolicy, looks: list[tuple[int, int]]
 ) -> None:
     cron = CronExpression.parse(text)
@@ -179,7 +179,7 @@ def test_schedule_with_the_same_expression_keeps_what_is_due() -> None:
     assert merge_schedule(make(is_paused=True), make(next_ms=0), EVERY_MINUTE, NOON).is_paused
 
 
-def test_schedule_with_another_expression_or_zone_begins_anew() -> None:
+def test_changed_expression_or_timezone_resets_due_time() -> None:
     result = merge_schedule(make(next_ms=NOON - DAY_MS), make(NIGHTLY, 0), NIGHTLY, NOON)
     assert result.next_ms == at("2026-11-17 02:00")
     cron = CronExpression.parse("0 2 * * *", "Asia/Tokyo")
@@ -191,7 +191,7 @@ def test_schedule_with_another_expression_or_zone_begins_anew() -> None:
     assert result.next_ms == NOON + MINUTE_MS
 
 
-async def test_store_gives_back_what_it_was_given() -> None:
+async def test_stored_schedules_round_trip() -> None:
     first = make(next_ms=NOON, last_ms=NOON - 1)
     second = make(name="audit", next_ms=NOON + 5, catch_up=CatchUpPolicy.NONE, is_paused=True)
     third = make(name="later", next_ms=NOON + 7)

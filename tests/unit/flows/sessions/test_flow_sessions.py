@@ -47,7 +47,7 @@ async def answer(ctx: FlowContext, session: FlowSession) -> str:
     return text
 
 
-def test_initiator_says_everything_and_responder_answers() -> None:
+def test_initiator_sends_and_responder_replies() -> None:
     driven = Driven(ask, "beta")
     outgoing = driven.tell(FlowAdmitted()).outgoing
     assert outgoing == {1: [SessionInit("ask", 1, "", encode_value("one", "it")), data("two")]}
@@ -63,7 +63,7 @@ def test_initiator_says_everything_and_responder_answers() -> None:
     assert driven.result == "x"
 
 
-def test_what_is_received_at_once_is_not_kept() -> None:
+def test_message_received_at_once_is_not_buffered() -> None:
     driven = begun(ask, "beta")
     transition = driven.tell(SessionMessagesReceived(1, [CONFIRM, data("a")], "row 1", "beta"))
     assert (transition.ack_tokens, labels(transition)) == (["row 1"], ["2 receive(beta)"])
@@ -76,7 +76,7 @@ def test_what_is_received_at_once_is_not_kept() -> None:
     assert (last.ack_tokens, last.buffered, last.outgoing) == (["row 2"], [], {})
 
 
-def test_what_is_received_later_is_kept_and_taken() -> None:
+def test_message_received_later_is_buffered_and_consumed() -> None:
     @flow
     async def busy(ctx: FlowContext) -> str:
         session = ctx.open_session("beta")
@@ -95,7 +95,7 @@ def test_what_is_received_later_is_kept_and_taken() -> None:
 
 
 @each(FlowStatus.HELD, FlowStatus.QUEUED)
-def test_responder_that_may_not_begin_keeps_its_mail_or_is_killed(status: FlowStatus) -> None:
+def test_held_responder_buffers_messages_until_started_or_killed(status: FlowStatus) -> None:
     driven = Driven(answer, initiated_by=ORIGIN, status=status)
     first = driven.tell(FlowAdmitted([SessionInit("ask", 3, "shop"), data("x")], "row"))
     assert (first.outgoing, len(first.buffered), driven.machine.code) == ({}, 1, None)
@@ -114,7 +114,7 @@ def test_responder_that_may_not_begin_keeps_its_mail_or_is_killed(status: FlowSt
 
 
 @each((1, "gamma"), (2, "beta"), (0, "beta"), (-1, "beta"), (99, ""))
-def test_what_somebody_else_says_is_consumed_and_ignored(number: int, peer: str) -> None:
+def test_message_of_unknown_session_or_peer_is_ignored(number: int, peer: str) -> None:
     driven = begun(ask, "beta")
     transition = driven.tell(
         SessionMessagesReceived(number, [CONFIRM, data("forged")], "row", peer)
@@ -122,7 +122,7 @@ def test_what_somebody_else_says_is_consumed_and_ignored(number: int, peer: str)
     assert (transition.ack_tokens, transition.buffered, transition.entries) == (["row"], [], [])
 
 
-def test_mail_that_does_not_fit_fails_the_flow_or_is_ignored() -> None:
+def test_invalid_session_message_fails_flow_or_is_ignored() -> None:
     driven = begun(ask, "beta")
     assert driven.tell(SessionMessagesReceived(1, [data("early"), SessionClose()])).buffered == []
     driven.tell(SessionMessagesReceived(1, [CONFIRM, data("a"), data("b")]))
@@ -140,7 +140,7 @@ def test_mail_that_does_not_fit_fails_the_flow_or_is_ignored() -> None:
     assert failed.kind == "FlowError"
 
 
-def test_too_much_ends_the_session_for_both() -> None:
+def test_session_buffer_overflow_fails_both_ends() -> None:
     @flow
     async def deaf(ctx: FlowContext) -> list[str]:
         session = ctx.open_session("beta")
@@ -174,9 +174,7 @@ def test_too_much_ends_the_session_for_both() -> None:
     (SessionError("e7"), "PeerFlowFailedError"),
     (SessionError("e7", "Insolvent", "no money"), "PeerFlowFailedError"),
 )
-def test_session_that_ends_early_fails_the_flow_but_is_not_told_back(
-    message: Any, expected: str
-) -> None:
+def test_early_session_end_fails_flow_without_notifying_peer(message: Any, expected: str) -> None:
     driven = begun(ask, "beta")
     over = driven.tell(SessionMessagesReceived(1, [CONFIRM, data("a"), message]))
     assert driven.head.status is FlowStatus.FAILED
@@ -232,7 +230,7 @@ def test_closed_session_cannot_be_used_again() -> None:
 
 
 @each(SessionReject("no", "e1"), SessionError("e1"))
-def test_one_that_asked_in_vain_who_is_there_says_nothing_more_there(message: Any) -> None:
+def test_rejected_peer_info_request_sends_nothing_more(message: Any) -> None:
     @flow
     async def curious(ctx: FlowContext) -> str:
         session = ctx.open_session("beta")
@@ -283,7 +281,7 @@ def test_several_sessions_are_received_from_together() -> None:
     assert driven.result == [20, 10]
 
 
-def test_other_end_is_known_also_after_it_was_loaded_again() -> None:
+def test_peer_info_survives_reload() -> None:
     @flow
     async def curious(ctx: FlowContext) -> list[Any]:
         session = ctx.open_session("beta")
@@ -298,7 +296,7 @@ def test_other_end_is_known_also_after_it_was_loaded_again() -> None:
     assert driven.result == [1, "answer"]
 
 
-def test_two_that_wait_get_what_came_while_nobody_ran() -> None:
+def test_concurrent_receives_get_messages_buffered_during_pause() -> None:
     @flow
     async def two(ctx: FlowContext) -> list[int]:
         beta, gamma = ctx.open_session("beta"), ctx.open_session("gamma")

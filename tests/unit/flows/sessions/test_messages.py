@@ -43,7 +43,7 @@ KEYS = st.builds(SessionKey, st.integers(1, (1 << 63) - 1), st.integers(0, (1 <<
 
 
 @given(KEYS, st.booleans(), st.none() | OPENING, st.lists(LATER, min_size=1, max_size=6))
-def test_letter_comes_back(
+def test_session_envelope_round_trips(
     key: SessionKey, is_back: bool, opening: SessionMessage | None, messages: list[SessionMessage]
 ) -> None:
     if opening is not None and not is_back:
@@ -69,7 +69,7 @@ def test_anything_else_is_rejected_and_nothing_worse(body: bytes) -> None:
 
 
 @given(st.data())
-def test_so_is_a_letter_with_another_byte(data: st.DataObject) -> None:
+def test_corrupted_session_envelope_is_rejected(data: st.DataObject) -> None:
     body = bytearray(
         encode_session_envelope(
             SessionEnvelope(KEY, False, [SessionInit("ask", 1, "", b"x"), SessionData(b"y")])
@@ -98,7 +98,7 @@ def test_so_is_a_letter_with_another_byte(data: st.DataObject) -> None:
     (SessionKey(1, -1), False, [SessionClose()], "invalid session key"),
     (SessionKey(1, 1 << 31), False, [SessionClose()], "invalid session key"),
 )
-def test_what_no_node_of_good_will_sends(
+def test_invalid_session_envelopes_are_rejected(
     key: SessionKey, is_back: bool, messages: Sequence[SessionMessage], reason: str
 ) -> None:
     with pytest.raises(Reject, match=reason):
@@ -107,7 +107,7 @@ def test_what_no_node_of_good_will_sends(
         )
 
 
-def test_letters_and_messages_of_other_versions() -> None:
+def test_session_envelopes_of_other_versions() -> None:
     body = encode_session_envelope(SessionEnvelope(KEY, True, [SessionClose()] * 100_001))
     with pytest.raises(Reject, match="100001 messages"):
         decode_session_envelope(body)

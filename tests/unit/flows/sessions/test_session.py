@@ -71,14 +71,14 @@ def end_in(state: SessionState, *, is_initiator: bool = True) -> SessionEndpoint
     return endpoint
 
 
-def test_what_this_end_does_is_said_refused_or_ignored_by_its_state() -> None:
+def test_local_triggers_follow_session_table() -> None:
     own = [trigger for trigger in SessionTrigger if trigger not in MESSAGES]
     for state, trigger in product(SessionState, own):
         endpoint = end_in(state)
         assert (endpoint.apply(trigger), endpoint.state) == SPOKEN[state][trigger], (state, trigger)
 
 
-def test_confirmation_tells_who_is_at_the_other_end() -> None:
+def test_confirm_contains_peer_info() -> None:
     for state, (trigger, message) in product(SessionState, MESSAGES.items()):
         endpoint = end_in(state)
         assert endpoint.on_message(message) == (trigger in KEPT[state]), (state, trigger)
