@@ -73,7 +73,7 @@ class ArrivalReader:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look, if others can write to the database at all."""
+        """Start to look, if others can write to the database at all."""
         if self._store.is_shared:
             loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._run(), name="postroad durable queues: arrivals")

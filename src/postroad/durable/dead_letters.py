@@ -39,7 +39,7 @@ class DeadLetters:
         after: int = 0,
         limit: int = 100,
     ) -> _DeadLetterList:
-        """Return dead letters, oldest first; `after` is the last id of the page before."""
+        """Return dead letters, oldest first; `after` is the last id of the batch before."""
         return await self._store.read(query.list_dead_letters, queue, after, limit, reason)
 
     async def groups(self) -> _GroupList:

@@ -74,7 +74,7 @@ class DurableQueues(Lifecycle):
 
     Attributes:
         admin: what operators do with queues: peek, purge, move, pause.
-        dispatchers: hand out the messages of queues to consumers, flows and jobs.
+        dispatchers: deliver the messages of queues to consumers, flows and jobs.
         dead_letters: list, retry and drop dead letters.
         bridges: state of the bridges; pause and reset them.
     """

@@ -15,7 +15,7 @@ DELIVER = "durable.deliver"
 BRIDGE_SUFFIX = ".bridge"
 """What the name of a node's own bridge process ends with, after the node's name."""
 REPLIES = "_replies"
-"""The queue for answers somebody waits for; names that begin with `_` are Postroad's own."""
+"""The queue for answers somebody waits for; names that start with `_` are Postroad's own."""
 
 QUEUE_NAME_BYTES_MAX = 255
 KEY_BYTES_MAX = 1_024

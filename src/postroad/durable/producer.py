@@ -33,7 +33,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class EncodedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A letter on its way into the outbox."""
+    """A message on its way into the outbox."""
 
     peer: str
     id: int
@@ -219,7 +219,7 @@ def to_bytes(body: object) -> bytes:
 
 
 def _encode_untraced(message: StoredMessage) -> bytes:
-    """A letter without its span, as short as can be: nothing is too large for being traced."""
+    """A message without its span, as short as can be: nothing is too large for being traced."""
     bare = msgspec.structs.replace(message, headers=tracing.remove_context(message.headers))
     fields = [*msgspec.structs.astuple(bare)]
     for default in reversed(StoredMessage.__struct_defaults__):

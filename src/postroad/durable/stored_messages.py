@@ -1,4 +1,4 @@
-"""A message at rest and on its way, and the pages that letters are kept and sent in."""
+"""Messages as they are stored and sent, and their batches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import msgspec
 from postroad.core.errors import MalformedPayloadError
 
 NEVER_MS = (1 << 62) - 1
-"""A time that does not come."""
+"""A time that never comes."""
 
 
-# What every database has room for; more can only be meant ill.
+# The most that databases can store; larger values are invalid.
 Id: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 PRIORITY_MAX = 1_000
@@ -24,30 +24,30 @@ Priority: TypeAlias = Annotated[int, msgspec.Meta(ge=-PRIORITY_MAX, le=PRIORITY_
 
 
 class StoredMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One message as it is stored and as it travels; its place in a page gives its number."""
+    """A message as it is stored and sent; its position in a batch gives its number."""
 
     id: Id
-    """Chosen by the sender; with the sender's name it tells a message from all others."""
+    """Chosen by the sender; with the sender's name it identifies the message."""
     queue: str
     body: bytes
     sent_ms: Moment
-    """By the clock of the sender, like every time in here; milliseconds since 1970."""
+    """By the clock of the sender, like all times here; milliseconds since 1970."""
     key: str | None = None
-    """Messages of equal keys are handled one after the other, in the order they were posted."""
+    """Messages of equal keys are handled one after the other, in the order they were sent."""
     headers: dict[str, str] | None = None
     priority: Priority = 0
     deliver_at_ms: Moment = 0
-    """Not to be handled earlier."""
+    """It is not handled before this time."""
     expires_ms: Moment = 0
-    """Not to be handled later; 0 if it may always."""
+    """It is not handled after this time; 0: no limit."""
     reply_to: str | None = None
-    """Queue of the sender that takes the answer."""
+    """Queue of the sender that accepts the reply."""
     in_reply_to: Id | None = None
-    """The letter this one is a reply to."""
+    """The id of the message that it replies to."""
 
     @property
     def is_fifo(self) -> bool:
-        """Whether its turn is simply the order of arrival."""
+        """Whether it is delivered in the order of arrival."""
         return self.priority == 0 and self.deliver_at_ms == 0
 
 
@@ -59,14 +59,14 @@ encode_stored_message = _encoder.encode
 
 
 def decode_stored_message(data: bytes) -> StoredMessage:
-    """Read back what `encode_letter` wrote."""
+    """Decode a message of `encode_stored_message`."""
     return _message_decoder.decode(data)
 
 
 def split_into_batches(
     encoded: Sequence[bytes], messages_max: int, bytes_max: int
 ) -> Iterator[Sequence[bytes]]:
-    """Cut letters that are encoded into what makes a page each."""
+    """Split encoded messages into batches."""
     ends = list(accumulate(map(len, encoded)))
     start = size = 0
     while start < len(encoded):
@@ -77,19 +77,19 @@ def split_into_batches(
 
 
 def join_batch(encoded: Sequence[bytes]) -> bytes:
-    """Make one page of letters that are encoded already."""
+    """Join encoded messages into one batch."""
     count = len(encoded)
     head = bytes((0x90 | count,)) if count < 16 else struct.pack(">BH", 0xDC, count)
     return b"".join((head, *encoded))
 
 
 def encode_batch(messages: Iterable[StoredMessage]) -> bytes:
-    """Make one page of letters."""
+    """Encode messages as one batch."""
     return join_batch([_encoder.encode(message) for message in messages])
 
 
 def decode_batch(batch: bytes) -> list[StoredMessage]:
-    """The letters of a page; raises MalformedPayloadError if it is none."""
+    """Decode the messages of a batch; raises MalformedPayloadError."""
     try:
         return _batch_decoder.decode(batch)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

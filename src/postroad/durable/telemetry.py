@@ -112,14 +112,14 @@ class RateTotals:
 def start_send_span(
     node: str, peer: str, queue: str, headers: Mapping[str, str] | None = None
 ) -> SpanLike:
-    """The span of a message that is posted."""
+    """The span of a message that is sent."""
     return tracing.start_outgoing_span(
         "durable", f"post {queue}", SpanKind.PRODUCER, node=node, peer=peer, headers=headers
     )
 
 
 def start_handle_span(node: str, entry: QueuedMessage) -> SpanLike:
-    """The span of the handling of a message: a child of its posting, whenever that was."""
+    """The span of the handling of a message: a child of its sending, whenever that was."""
     message = entry.message
     span = tracing.start_incoming_span(
         "durable",

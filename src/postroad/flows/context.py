@@ -148,7 +148,7 @@ class FlowContext:
     """The first parameter of the code of a flow.
 
     Everything that the code waits for goes through it and is recorded: after a crash the code is
-    replayed from its beginning with the recorded results.
+    replayed from its start with the recorded results.
     """
 
     __slots__ = ("_definition", "_machine", "_patches", "_random", "query_handlers")

@@ -58,7 +58,7 @@ class GreenletCoroutine(Coroutine[Any, Any, R]):
         """Raise an error where the function waits, and run on."""
         stack = self._greenlet
         if stack is None:
-            # It has not begun, and never will.
+            # It has not started, and never will.
             stack = self._greenlet = _Stack(self._function)
         self._check_alive(stack)
         stack.parent = getcurrent()

@@ -103,7 +103,7 @@ class SyncFlowContext:
     """The first parameter of the code of a flow that is a plain `def`.
 
     Everything that the code waits for goes through it and is recorded: after a crash the code is
-    replayed from its beginning with the recorded results.
+    replayed from its start with the recorded results.
     """
 
     __slots__ = ("_ctx",)

@@ -1,4 +1,4 @@
-"""Spans of flows. A flow keeps the context it was begun with, and what it does is part of that.
+"""Spans of flows. A flow keeps the context it was started with, and what it does is part of that.
 
 A flow that is replayed does nothing again, so there is a span for what was really run or committed,
 and none for what is read from the record.
@@ -19,17 +19,17 @@ from postroad.flows.machine.status import FlowStatus
 
 
 def start_flow_span(node: str, name: str) -> SpanLike:
-    """The span of the beginning of a flow, which all that it does is a part of."""
+    """The span of the start of a flow, which all that it does is a part of."""
     return tracing.start_outgoing_span("flows", f"begin {name}", SpanKind.INTERNAL, node=node)
 
 
 def start_scheduled_flow_span(node: str, name: str) -> SpanLike:
-    """The same of a flow that nobody but the clock begins."""
+    """The same of a flow that nobody but the clock starts."""
     return tracing.start_incoming_span("flows", f"begin {name}", None, SpanKind.INTERNAL, node=node)
 
 
 def start_responder_span(node: str, name: str, entry: QueuedMessage) -> SpanLike:
-    """The span of the beginning of a flow that another one has opened a session with."""
+    """The span of the start of a flow that another one has opened a session with."""
     parent = tracing.extract_context(entry.message.headers)
     peer = entry.location.sender
     return tracing.start_incoming_span(
@@ -38,7 +38,7 @@ def start_responder_span(node: str, name: str, entry: QueuedMessage) -> SpanLike
 
 
 def store_trace(state: FlowState, span: SpanLike) -> None:
-    """Have a flow remember the span of its beginning."""
+    """Have a flow remember the span of its start."""
     if (headers := tracing.inject_context(None, span.context)) is not None:
         state.trace = headers
 
@@ -51,7 +51,7 @@ def is_traced(state: FlowState | None) -> bool:
 def start_child_span(
     node: str, state: FlowState | None, name: str, kind: SpanKind, *, peer: str = ""
 ) -> SpanLike:
-    """The span of something that a flow does; none if nobody traced its beginning."""
+    """The span of something that a flow does; none if nobody traced its start."""
     if tracing.tracer is None or state is None or state.trace is UNSET:
         return NOOP_SPAN
     parent = tracing.extract_context(state.trace)
@@ -61,7 +61,7 @@ def start_child_span(
 
 
 def trace_headers(span: SpanLike) -> Mapping[str, str] | None:
-    """What a letter of a flow says of its span."""
+    """What a message of a flow says of its span."""
     return tracing.inject_context(None, span.context)
 
 

@@ -53,7 +53,7 @@ AFTER_SEND = faults.declare_fault_point("durable.bridge.after_send")
 ACCEPTED = faults.declare_fault_point("durable.bridge.accepted")
 
 _BATCHES_PER_READ = 8
-# Pages that were committed a moment ago are sent without being read back, up to so many bytes.
+# Batches that were committed a moment ago are sent without being read back, up to so many bytes.
 _HOT_BYTES_MAX = 1024 * 1024
 # A stream that was refused is offered again from time to time: the other side may have decided.
 _MISMATCH_DELAY_S = 60.0
@@ -93,17 +93,17 @@ class Bridge:
         self._config = config
         self._token = token
         self._failures = 0
-        # Pages that follow one another and were not sent yet.
+        # Batches that follow one another and were not sent yet.
         self._recent: deque[OutboxBatch] = deque()
         self._recent_bytes = 0
-        # Whether the store may have pages to be sent that are not among those.
+        # Whether the store may have batches to be sent that are not among those.
         self._may_have_more = True
         self._wake = asyncio.Event()
         self._wake.set()
         self._retry_now = asyncio.Event()
         self._is_stale = False
         self._is_paused = False
-        # Whether several pages together are too much for the peer's connections.
+        # Whether several batches together are too much for the peer's connections.
         self._sends_single_batches = False
         self._on_fenced = on_fenced
         # Number up to which everything is durably removed here, and what was refused after it.
@@ -117,7 +117,7 @@ class Bridge:
     # What it is told.
 
     def on_batches(self, batches: Sequence[OutboxBatch]) -> None:
-        """Pages were committed."""
+        """Batches were committed."""
         for batch in batches:
             if self._recent and self._recent[-1].last + 1 != batch.first:
                 self._clear_recent()
@@ -129,7 +129,7 @@ class Bridge:
         self._wake.set()
 
     def wake(self) -> None:
-        """There may be mail, or the peer may be back."""
+        """There may be messages, or the peer may be back."""
         self._may_have_more = True
         self._wake.set()
         self._retry_now.set()
@@ -207,7 +207,7 @@ class Bridge:
         )
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, unless there is news of the peer since the last attempt began."""
+        """Wait, unless there is news of the peer since the last attempt started."""
         try:
             async with asyncio.timeout(seconds):
                 await self._retry_now.wait()
@@ -304,7 +304,7 @@ class Bridge:
     async def _next_batches(
         self, window: BridgeSendWindow, peer: PeerState
     ) -> Sequence[OutboxBatch]:
-        """Pages after those that are sent, from memory or from the store."""
+        """Batches after those that are sent, from memory or from the store."""
         hot = self._recent
         while hot and hot[0].last <= window.sent:
             self._recent_bytes -= hot.popleft().size
@@ -353,7 +353,7 @@ class Bridge:
             raise
 
     async def _dead_letter_batch(self, batch: OutboxBatch, error: MessageTooLargeError) -> None:
-        """Make dead letters of a page that is too large for the peer's connections."""
+        """Make dead letters of a batch that is too large for the peer's connections."""
         await self._store.write(
             lambda tables: tables.outbox.dead_letter_batch(
                 self.peer, batch, DeadLetterReason.TOO_LARGE, error.detail, tables.now_ms
@@ -363,7 +363,7 @@ class Bridge:
         self._failures = 0
 
     def _on_ack(self, window: BridgeSendWindow, stream: StreamIdentity) -> bool:
-        """Take the answer to the oldest window; False if one must begin again."""
+        """Take the answer to the oldest window; False if one must start again."""
         ack = decode_stream_message(StreamAck, self._windows.popleft().result())
         ACCEPTED.hit(peer=self.peer, watermark=ack.watermark)
         self._check_status(ack)

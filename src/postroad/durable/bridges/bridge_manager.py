@@ -98,7 +98,7 @@ class BridgeManager(Lifecycle):
         self._monitor_task = loop.create_task(self._monitor(), name="postroad bridge manager")
 
     async def stop(self) -> None:
-        """End all bridges; their mail waits."""
+        """End all bridges; their messages wait."""
         if self._monitor_task is None:
             return
         if self._node_address is not None:
@@ -177,7 +177,7 @@ class BridgeManager(Lifecycle):
             self.create(entry)
 
     def create(self, entry: BridgeRoute) -> None:
-        """Make a bridge, or tell one that there is mail or that its peer has moved."""
+        """Create a bridge, or wake it because of new messages or a new address."""
         peer, target = peer_of(entry.queue), to_address(entry.target)
         bridge = self._bridges.get(peer)
         if self.fenced.done():

@@ -38,7 +38,7 @@ class WindowStatus(enum.IntEnum):
     ACCEPTED = 0
     """Durably, up to the watermark told."""
     GAP = 1
-    """It begins after what was expected: begin again after the watermark."""
+    """It starts after what was expected: start again after the watermark."""
     FULL = 2
     """There is no room for all of it now; what is up to the watermark was taken."""
     DIVERGED = 3
@@ -69,11 +69,11 @@ class MessageRejection(msgspec.Struct, array_like=True, frozen=True):
 
 
 class WireBatch(msgspec.Struct, array_like=True, frozen=True):
-    """Letters as they are sent; their numbers follow from the window."""
+    """Messages as they are sent; their numbers follow from the window."""
 
     count: PageCount
     chain: Digest
-    """After this page."""
+    """After this batch."""
     data: bytes | None
     """None if the sender removed them and only their numbers are left."""
 
@@ -101,7 +101,7 @@ class StreamAck(msgspec.Struct, array_like=True, frozen=True):
     """Number of the last message accepted; 0 if there was none."""
     chain: Digest
     credit: Count
-    """Bytes of letters it takes now."""
+    """Bytes of messages it takes now."""
     rejections: list[MessageRejection]
     """Those the sender may not know yet."""
     version: int = 1
@@ -109,16 +109,16 @@ class StreamAck(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StreamWindow(msgspec.Struct, array_like=True, frozen=True):
-    """Pages in a row."""
+    """Batches in a row."""
 
     store: Digest
     epoch: Count
     token: Count
     acked: Count
     now_ms: Count
-    """The sender's clock, so that times in letters can be understood."""
+    """The sender's clock, so that times in messages can be understood."""
     first: Count
-    """Number of the first letter."""
+    """Number of the first message."""
     previous: Digest
     """The chain before it."""
     batches: list[WireBatch]
@@ -165,23 +165,23 @@ def initial_chain(store: bytes, epoch: int, peer: str) -> bytes:
 
 
 def extend_chain(chain: bytes, batch: bytes) -> bytes:
-    """The chain after one more page."""
+    """The chain after one more batch."""
     digest = blake2b(chain, digest_size=CHAIN_BYTES, person=b"postroad.chain")
     digest.update(batch)
     return digest.digest()
 
 
 class SequenceGap(Exception):
-    """The window begins after the number that is expected next."""
+    """The window starts after the number that is expected next."""
 
 
 class NewBatch(msgspec.Struct, frozen=True):
-    """A page that was not accepted before."""
+    """A batch that was not accepted before."""
 
     first: int
     batch: WireBatch
     is_intact: bool
-    """Whether its letters are those the sender meant."""
+    """Whether its messages are those the sender meant."""
 
     @property
     def last(self) -> int:
@@ -189,7 +189,7 @@ class NewBatch(msgspec.Struct, frozen=True):
 
 
 def new_batches(watermark: int, chain: bytes, window: StreamWindow) -> Iterator[NewBatch]:
-    """The pages of a window that come after the watermark, in order.
+    """The batches of a window that come after the watermark, in order.
 
     Raises:
         SequenceGap: something is missing between the watermark and the window.

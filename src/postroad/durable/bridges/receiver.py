@@ -41,7 +41,7 @@ AFTER_ACCEPT = faults.declare_fault_point("durable.receiver.after_accept")
 
 # Stores whose newest bridge is remembered; forgetting them all only weakens an extra check.
 _TOKENS_MAX = 4_096
-# The shortest letter: an array of an id, a queue name of one character, no body and a time.
+# The shortest message: an array of an id, a queue name of one character, no body and a time.
 _MESSAGE_BYTES_MIN = 7
 _UNCHECKED_MESSAGES_MAX = 512
 _WARN_INTERVAL_S = 60.0
@@ -70,7 +70,7 @@ class WindowMutation(Mutation):
         return self._prepared
 
     def apply(self, tables: StoreTables) -> None:
-        # Should it be applied again, the page was taken back.
+        # If it is applied again, the batch was withdrawn.
         prepared, self._prepared = self._prepared, None
         self.result = tables.streams.accept(
             self._sender, self._window, self._own_name, self._credit, tables.now_ms, prepared
@@ -125,7 +125,7 @@ class StreamReceiver:
             self._dead_bytes[sender] = self._dead_bytes.get(sender, 0) + size
 
     def blocked_senders(self) -> list[str]:
-        """Senders whose mail is not taken, because there are too many dead letters of it."""
+        """Return the senders whose messages are rejected because of too many dead letters."""
         return sorted(sender for sender in self._dead_bytes if self._is_blocked(sender))
 
     def _is_blocked(self, sender: str) -> bool:
@@ -217,7 +217,7 @@ class StreamReceiver:
         return node_of_bridge(message.peer)
 
     def _is_current_token(self, sender: str, store: bytes, epoch: int, token: int) -> bool:
-        """Whether no later bridge of that store was heard of, since its epoch began."""
+        """Whether no later bridge of that store has connected since its epoch started."""
         key = (sender, store, epoch)
         newest = self._tokens.get(key, 0)
         if token > newest:
@@ -228,9 +228,9 @@ class StreamReceiver:
 
 
 def _check_counts(window: StreamWindow) -> None:
-    """Refuse a window that announces more letters than its bytes can hold."""
+    """Reject a window that announces more messages than its bytes can contain."""
     for batch in window.batches:
-        # Of a few letters it does no harm: they are refused one by one.
+        # Of a few messages it does no harm: they are refused one by one.
         if batch.data is None or batch.count <= _UNCHECKED_MESSAGES_MAX:
             continue
         if batch.count * _MESSAGE_BYTES_MIN > len(batch.data):

@@ -23,7 +23,7 @@ from postroad.durable.bridges.protocol import (
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.store.tables.rows import OutboxBatch, PeerState
 
-# What a page takes in a frame besides its letters.
+# What a batch takes in a frame besides its messages.
 _BATCH_OVERHEAD_BYTES = 48
 
 
@@ -107,19 +107,19 @@ class BridgeSendWindow:
         return len(self._in_flight_windows)
 
     def select_batches(self, batches: Sequence[OutboxBatch]) -> Sequence[OutboxBatch]:
-        """Those of the next pages that make a window now."""
+        """Those of the next batches that make a window now."""
         available_bytes = self.available_bytes
         if available_bytes <= 0:
             return ()
         for index, batch in enumerate(batches):
             available_bytes -= batch.size + _BATCH_OVERHEAD_BYTES
             if available_bytes < 0:
-                # A page larger than a window goes alone.
+                # A batch larger than a window goes alone.
                 return batches[: max(index, 1)]
         return batches
 
     def next_window(self, batches: Sequence[OutboxBatch], acked: int, now_ms: int) -> StreamWindow:
-        """Make a window of the next pages.
+        """Make a window of the next batches.
 
         Args:
             settled: number up to which this store has durably removed what the peer accepted; the
@@ -143,7 +143,7 @@ class BridgeSendWindow:
         return window
 
     def on_ack(self, ack: StreamAck) -> bool:
-        """The peer answered the oldest window; False if one must begin again with an offer."""
+        """The peer answered the oldest window; False if one must start again with an offer."""
         self._in_flight_bytes -= self._in_flight_windows.popleft()
         if ack.watermark > self.sent:
             raise MalformedPayloadError(

@@ -146,7 +146,7 @@ class Consumer:
     async def stop(self, grace: float) -> None:
         """Take no more messages; handlers that do not end within `grace` seconds are cancelled.
 
-        So are those that are still at work when whoever waits for them is cancelled.
+        So are those that are still running when whoever waits for them is cancelled.
         """
         self.is_stopping = True
         self.dispatcher.changed.set()

@@ -193,7 +193,7 @@ class QueueDispatcher(QueueLoader):
     def nack(
         self, entry: QueuedMessage, error: BaseException, pause_s: float | None = None
     ) -> None:
-        """A handler failed: try again later, or give the message up."""
+        """A handler failed: retry later, or give the message up."""
         if self._release(entry):
             self._flush_acks()
             self._count_failure()
@@ -217,7 +217,7 @@ class QueueDispatcher(QueueLoader):
         self._submit(mutation)
 
     def is_final_failure(self, entry: QueuedMessage, error: BaseException) -> bool:
-        """Whether a message is given up after this failure."""
+        """Whether a message is abandoned after this failure."""
         return isinstance(error, Reject) or entry.failures + 1 >= self.retry.max_attempts
 
     def _failure_disposition(self, failure: FailedDelivery) -> DispositionMutation:
@@ -350,7 +350,7 @@ class QueueDispatcher(QueueLoader):
     # Reading again.
 
     def on_precommit_aborted(self, batch: InboxBatch) -> None:
-        """The commit of a page that was arriving failed."""
+        """The commit of a batch that was arriving failed."""
         if self._batches.pop(batch.id, None) is not None:
             for entry in self._outside_buffer():
                 if entry.batch is batch:
@@ -365,7 +365,7 @@ class QueueDispatcher(QueueLoader):
         return [*self._in_flight, *handled, *self._acks, *self._rejected]
 
     async def _reload_all(self) -> None:
-        """Read everything again; what is in hand goes on if the store has it as it was."""
+        """Read everything again; what is in hand continues if the store has it as it was."""
         if self._failed_in_a_row > 1:
             await self._pause(self._failed_in_a_row - 1)
         done: asyncio.Future[None] = self._loop.create_future()

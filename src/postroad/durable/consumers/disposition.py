@@ -75,9 +75,9 @@ class DispositionMutation(Mutation):
         self.is_external = False
         # Those that could not be committed, unlike the others.
         self.lost: Sequence[QueuedMessage] = ()
-        # Those that leave their page to have their turn by themselves.
+        # Those that leave their batch to have their turn by themselves.
         self.deferred: list[tuple[QueuedMessage, DeferredMessage]] = []
-        # Those that are set aside already, as they shall be.
+        # Those that are deferred already, as they shall be.
         self.rescheduled: list[tuple[QueuedMessage, DeferredMessage]] = []
         self.dead_letterings: list[DeadLettering] = []
         # The message and the error all this is about, if it is about one that failed.
@@ -224,7 +224,7 @@ class DispositionMutation(Mutation):
 
 
 def _finish(tables: StoreTables, entries: Sequence[QueuedMessage]) -> None:
-    """Messages are done with; most come in the order of their pages, and are written so."""
+    """Messages are done with; most come in the order of their batches, and are written so."""
     batch: InboxBatch | None = None
     messages = 0
     for entry in entries:
@@ -247,7 +247,7 @@ class ConfirmationMutation(Mutation):
     is not.
 
     Attributes:
-        held: the keys that are held by messages set aside, with the number of those.
+        held: the keys that are held by messages deferred, with the number of those.
     """
 
     __slots__ = ("_batches", "_deferred", "_on_committed", "_queue", "blocked_keys")
@@ -262,7 +262,7 @@ class ConfirmationMutation(Mutation):
         self._queue = queue
         self._on_committed = on_complete
         self.blocked_keys: dict[str, int] = {}
-        # With the bits of the letters that are done with; None if the store does not have it.
+        # With the bits of the messages that are done with; None if the store does not have it.
         self._batches: dict[int, tuple[InboxBatch, int | None]] = {}
         self._deferred: dict[int, tuple[DeferredMessage, bool]] = {}
         for entry in entries:

@@ -27,7 +27,7 @@ class Message(msgspec.Struct, eq=False):
 
     @property
     def sender(self) -> str:
-        """The name of the node that posted it."""
+        """The name of the node that sent it."""
         return self._queued.location.sender
 
     @property
@@ -54,7 +54,7 @@ class Message(msgspec.Struct, eq=False):
 
     @property
     def sent_at(self) -> float:
-        """When it was posted, in seconds since 1970 by the sender's clock."""
+        """When it was sent, in seconds since 1970 by the sender's clock."""
         return self._queued.message.sent_ms / 1000
 
     @property

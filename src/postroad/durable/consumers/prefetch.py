@@ -113,7 +113,7 @@ class QueuedMessage(msgspec.Struct, eq=False, gc=False):
 
     @property
     def blocks_key(self) -> bool:
-        """Whether it was set aside and others of its key wait for it."""
+        """Whether it was deferred and others of its key wait for it."""
         return self.deferred is not None and self.deferred.blocks_key
 
     def is_expired(self, now_ms: int) -> bool:
@@ -378,5 +378,5 @@ class PrefetchBuffer:
 
     @property
     def blocked_keys(self) -> int:
-        """How many keys wait for a message that is tried again."""
+        """How many keys wait for a message that is retried."""
         return len(self._blocked)

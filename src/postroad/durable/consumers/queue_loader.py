@@ -59,13 +59,13 @@ class QueueLoader(ABC):
         self._is_ordered = is_ordered
         self._loop = asyncio.get_running_loop()
         self._buffer = PrefetchBuffer(is_ordered=is_ordered, blocked={})
-        # One object for each page and letter that is in memory, whatever is read again.
+        # One object for each batch and message that is in memory, whatever is read again.
         self._batches: dict[int, InboxBatch] = {}
         self._deferred: dict[int, DeferredMessage] = {}
         self._position = ReadPosition()
         self._is_deferred_due = True
         self._has_more_deferred = False
-        # Letters and pages that left while the table was being read, and may have been seen there.
+        # Messages and batches that were removed while the table was read, which may contain them.
         self._removed_while_loading: dict[int, None] = {}
         self._batches_removed_while_loading: dict[int, None] = {}
         self._deferred_timer: asyncio.TimerHandle | None = None
@@ -94,7 +94,7 @@ class QueueLoader(ABC):
             self._request_load()
 
     def on_precommit(self, batch: InboxBatch) -> None:
-        """A page is being committed, and may be handled already."""
+        """Dispatch a batch before its commit is done."""
         if self._position.on_precommit(batch.id, has_capacity=self._has_capacity):
             self._add_batch(batch)
 
@@ -235,5 +235,5 @@ class QueueLoader(ABC):
 
 
 def now_ms() -> int:
-    """The time, as letters tell it."""
+    """The time, as messages tell it."""
     return time.time_ns() // 1_000_000

@@ -1,6 +1,6 @@
-"""How far the pages of one queue are in memory. Pure: ids of pages come in, decisions come out.
+"""How far the batches of one queue are in memory. Pure: ids of batches come in, decisions come out.
 
-Pages have rising ids. They get into memory in three ways: they are read from the store, they are
+Batches have rising ids. They get into memory in three ways: they are read from the store, they are
 told of when they are committed, or, sooner, while they are being committed. Whatever the way, none
 may get in before one that has a lower id, or that one would never be looked for.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 class ReadPosition:
-    """The last page that is in memory, and what is known to come after it."""
+    """The last batch that is in memory, and what is known to come after it."""
 
     __slots__ = ("_is_read_whole", "_newest", "_skipped", "position")
 
@@ -25,17 +25,17 @@ class ReadPosition:
 
     @property
     def has_more(self) -> bool:
-        """Whether there may be pages in the store that are not in memory."""
+        """Whether there may be batches in the store that are not in memory."""
         return not self._is_read_whole or self.position < self._newest
 
     def on_loaded(self, batches: Sequence[int], *, is_end: bool) -> None:
-        """The next pages were read; `is_end` if there were no more."""
+        """The next batches were read; `is_end` if there were no more."""
         self._is_read_whole = is_end
         if batches:
             self.position = batches[-1]
 
     def on_committed(self, batch: int, *, has_capacity: bool) -> bool:
-        """A page is in the store; whether to take it as it is."""
+        """A batch is in the store; whether to take it as it is."""
         if batch <= self.position:
             # It was read, or taken while it was being committed, before this was told.
             return False
@@ -46,7 +46,7 @@ class ReadPosition:
         return is_loaded
 
     def on_precommit(self, batch: int, *, has_capacity: bool) -> bool:
-        """A page is being committed; whether to take it already."""
+        """A batch is being committed; whether to take it already."""
         if has_capacity and not self.has_more and self._skipped <= self._newest:
             self.position = self._newest = batch
             return True

@@ -1,4 +1,4 @@
-"""Where a node keeps its mail: SQLite, PostgreSQL, or memory for tests."""
+"""Where a node keeps its messages: SQLite, PostgreSQL, or memory for tests."""
 
 from __future__ import annotations
 

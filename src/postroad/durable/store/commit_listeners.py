@@ -1,4 +1,4 @@
-"""Those who want to know what commits bring. All of them hear of it on the event loop."""
+"""Listeners of commits, which are called on the event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Batches: TypeAlias = Sequence[InboxBatch]
 
 
 class CommitListeners:
-    """Passes on what happened; a listener that fails harms no other."""
+    """Calls the listeners of commits; one that fails does not affect the others."""
 
     def __init__(self) -> None:
         self._commit_listeners: list[Callable[[CommitEvent], None]] = []
@@ -26,27 +26,27 @@ class CommitListeners:
         self._reconnect_listeners: list[Callable[[], None]] = []
 
     def add(self, on_commit: Callable[[CommitEvent], None]) -> None:
-        """Have a function called with what each commit brought."""
+        """Call a function with the event of each commit."""
         self._commit_listeners.append(on_commit)
 
     def remove(self, on_commit: Callable[[CommitEvent], None]) -> None:
-        """Call a function no more; it may be gone already."""
+        """Remove a listener, if it is registered."""
         if on_commit in self._commit_listeners:
             self._commit_listeners.remove(on_commit)
 
     def add_precommit_listener(
         self, on_precommit: Callable[[InboxBatch], None], on_aborted: Callable[[Batches], None]
     ) -> None:
-        """Have functions called with a page whose commit is under way, and with those whose fails.
+        """Call functions with each batch before its commit is done, and with batches that failed.
 
-        Such pages are real already, because whoever sent them keeps them until they are committed
-        here. They may be handled: what follows from that is committed after them or not at all.
+        Such batches may be handled already: their sender stores them until they are committed
+        here, and the work of their handlers is committed after them or not at all.
         """
         self._precommit_listeners.append(on_precommit)
         self._abort_listeners.append(on_aborted)
 
     def add_reconnect_listener(self, on_reconnected: Callable[[], None]) -> None:
-        """Have a function called when the database is reached again after it was lost."""
+        """Call a function when the connection to the database is restored."""
         self._reconnect_listeners.append(on_reconnected)
 
     def publish_commit(self, event: CommitEvent) -> None:
@@ -71,14 +71,13 @@ def _call_all(listeners: Sequence[Callable[[*Ts], None]], *event: *Ts) -> None:
 
 
 class PrecommitNotifier:
-    """Tells of the pages of a round while its commit is under way, and takes back what failed.
+    """Notifies listeners of the batches of a commit group before its commit is done.
 
     Attributes:
-        prompt: queues whose messages are handled as soon as they are told of.
-        is_awaited: whether this round has any of those: then it waits for their handlers, and one
-            commit does for both.
-        is_trusted: whether the last round was committed; after one that was not, nothing is told
-            early.
+        inline_queues: queues whose messages are handled before the commit, and share it.
+        awaits_handlers: whether this group has batches of inline queues, and so waits for their
+            handlers.
+        is_enabled: whether the last group was committed; after a failure there is no early notice.
     """
 
     def __init__(self, listeners: CommitListeners, loop: asyncio.AbstractEventLoop) -> None:
@@ -93,29 +92,29 @@ class PrecommitNotifier:
         self.awaits_handlers = False
 
     def notify_threadsafe(self, batch: InboxBatch) -> None:
-        """Tell of a page from the thread that commits it."""
+        """Notify of a batch from the thread that commits it."""
         if self.is_enabled:
             self._batches.append(batch)
             self.awaits_handlers |= batch.queue in self.inline_queues
             self._call_soon(self._listeners.publish_precommit, batch)
 
     def notify(self, batch: InboxBatch) -> None:
-        """Tell of a page on the event loop, before its commit begins."""
+        """Notify of a batch on the event loop, before its commit starts."""
         self._batches.append(batch)
         self._listeners.publish_precommit(batch)
 
     def on_committed(self) -> None:
-        """The round was committed."""
+        """Forget the batches of a group that was committed."""
         self.is_enabled = True
         self._batches = []
 
     def abort(self) -> None:
-        """Take back what was told of a round that failed, before anything follows from it."""
+        """Withdraw the notices of a group that failed, before its dispositions commit."""
         self.is_enabled = False
         batches, self._batches = self._batches, []
         self._listeners.publish_precommit_aborted(batches)
 
     def abort_pending(self) -> None:
-        """Take back what was told before a round that never began."""
+        """Withdraw the notices of a group that was never started."""
         if self._batches:
             self.abort()

@@ -53,7 +53,7 @@ _OF_SESSION = re.compile(
 
 
 def check_statement(statement: str) -> None:
-    """Raise UsageError if a statement would begin or end a transaction."""
+    """Raise UsageError if a statement would start or end a transaction."""
     match = _FIRST_WORD.match(statement)
     word = "" if match is None else match[1].upper()
     if word == "/*":

@@ -1,4 +1,4 @@
-"""What is committed together or not at all."""
+"""Mutations: atomic changes of the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("postroad.durable")
 
 
 class Mutation(ABC):
-    """A change of the store. Many units share one commit.
+    """An atomic change of the store; many mutations share one commit.
 
     Attributes:
         size: about how much memory it takes while it waits.
@@ -34,30 +34,30 @@ class Mutation(ABC):
 
     @abstractmethod
     def apply(self, tables: StoreTables) -> None:
-        """Make the change, in the thread of the store; may raise only if nothing was changed."""
+        """Apply the change in the thread of the store; may raise only if nothing was changed."""
 
     def prepare(self, tables: StoreTables) -> InboxBatch | None:
-        """Find out on the event loop what is certain to be stored, so that it is told at once.
+        """Return the batch that will certainly be stored, for early notice; on the event loop.
 
-        Called when it is submitted, if nothing else is being committed or waits for that: until its
-        own commit nobody else uses the ledger, whose memory may be read and whose numbers be taken.
+        Called at submission if nothing else is being committed or queued: nothing else uses the
+        tables until its commit, so it may read their memory and reserve their numbers.
         """
         return None
 
     def fail(self, error: Exception) -> None:
-        """Hear, in the thread of the store, that the statements it belongs to cannot be kept."""
+        """Fail, in the thread of the store: the statements it belongs to were rolled back."""
         self.error = error
 
     @abstractmethod
     def on_complete(self, error: Exception | None) -> None:
-        """Hear what came of it, on the event loop."""
+        """Handle the result of the commit, on the event loop."""
 
 
 Mutations: TypeAlias = Sequence[Mutation]
 
 
 class FunctionMutation(Mutation, Generic[T]):
-    """A function that changes the store, for those who wait for its result."""
+    """A function that changes the store, for callers that wait for its result."""
 
     __slots__ = ("_function", "_result", "done")
 
@@ -78,7 +78,7 @@ class FunctionMutation(Mutation, Generic[T]):
 
 
 def complete_all(mutations: Mutations, error: Exception | None) -> None:
-    """Tell each unit what came of it: its own error, or that of all of them."""
+    """Call `on_complete` of mutations with their own error, or the common one."""
     for mutation in mutations:
         try:
             mutation.on_complete(mutation.error or error)
@@ -87,7 +87,7 @@ def complete_all(mutations: Mutations, error: Exception | None) -> None:
 
 
 def resolve_future(done: asyncio.Future[Any], error: Exception | None) -> None:
-    """Tell whoever waits what came of it; it may have given up waiting."""
+    """Set the result or the exception of a future, unless it is done or cancelled."""
     if done.done():
         return
     if error is None:

@@ -1,4 +1,4 @@
-"""A transaction of one's own on the store's connection, among the units of a round."""
+"""User transactions on the store's connection, among the mutations of a commit group."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ T = TypeVar("T")
 CURRENT_TRANSACTION: ContextVar[TransactionScope | None] = ContextVar(
     "postroad_transaction", default=None
 )
-"""The innermost transaction this is called in; tasks and threads begun inside inherit it."""
+"""The innermost transaction that the caller is in; inherited by tasks and threads."""
 
 
-# A struct, which is made in half the time of a class: there is one for each message.
+# A struct, which is created in half the time of a class: there is one for each message.
 class TransactionScope(msgspec.Struct, eq=False, kw_only=True):
-    """A transaction, as everything sees it that is called inside of it.
+    """A transaction as seen by code inside of it.
 
     From its first statement to its end nobody else commits: whatever is called inside and waits
     for a commit of its own would wait for itself.
@@ -50,18 +50,18 @@ class TransactionScope(msgspec.Struct, eq=False, kw_only=True):
     store: Any
     outer: TransactionScope | None = None
     is_finished: bool = False
-    # Calls inside that wait for a commit; made when there is one.
+    # Calls inside that wait for a commit; created when there is one.
     _waits: _PendingWaits | None = None
 
     __repr__ = object.__repr__
 
     @property
     def is_open(self) -> bool:
-        """Whether all commits wait for its end, or will as soon as it has its turn."""
+        """Whether all commits wait for its end, or will when it starts."""
         return not self.is_finished
 
     def enter(self) -> None:
-        """Have everything inside know of it that is called from here on."""
+        """Make it the current transaction of the caller."""
         if CURRENT_TRANSACTION.get() is not self and self not in _enclosing_transactions():
             self.outer = next(
                 (scope for scope in _enclosing_transactions() if not scope.is_finished), None
@@ -69,26 +69,26 @@ class TransactionScope(msgspec.Struct, eq=False, kw_only=True):
             CURRENT_TRANSACTION.set(self)
 
     def leave(self) -> None:
-        """Have what is called from here on not know of it; it need not be called at its end."""
+        """End being the current transaction; need not be called at its end."""
         if CURRENT_TRANSACTION.get() is self:
             CURRENT_TRANSACTION.set(self.outer)
 
     def begin_wait(self) -> None:
-        """Something inside waits for a commit."""
+        """Count a call inside that waits for a commit."""
         if self._waits is None:
             self._waits = _PendingWaits()
         self._waits.count += 1
         self._waits.none_left.clear()
 
     def end_wait(self) -> None:
-        """It waits no more."""
+        """Discount a call that waited for a commit."""
         assert self._waits is not None
         self._waits.count -= 1
         if not self._waits.count:
             self._waits.none_left.set()
 
     async def wait_until_idle(self) -> None:
-        """Wait until nothing inside waits for a commit."""
+        """Wait until no call inside waits for a commit."""
         while self._waits is not None and self._waits.count:
             await self._waits.none_left.wait()
 
@@ -104,7 +104,7 @@ class _PendingWaits:
 
 
 def _enclosing_transactions() -> Iterator[TransactionScope]:
-    """The transactions this is called in, the innermost first."""
+    """Return the transactions that the caller is in, the innermost first."""
     scope = CURRENT_TRANSACTION.get()
     while scope is not None:
         yield scope
@@ -115,7 +115,7 @@ _NO_CONTEXT = nullcontext()
 
 
 def check_not_in_transaction(store: object, but: TransactionScope | None = None) -> None:
-    """Refuse to wait for a commit that waits for a transaction the caller is in.
+    """Raise UsageError if the caller would wait for a commit that waits for its transaction.
 
     Args:
         store: where the commit would be.
@@ -123,7 +123,7 @@ def check_not_in_transaction(store: object, but: TransactionScope | None = None)
     """
     inner = CURRENT_TRANSACTION.get()
     if inner is None or (inner is but and inner.outer is None):
-        # As nearly always.
+        # The most frequent case.
         return
     for scope in _enclosing_transactions():
         if scope is not but and scope.store is store and scope.is_open:
@@ -135,13 +135,13 @@ def check_not_in_transaction(store: object, but: TransactionScope | None = None)
 
 
 def outside_transaction(store: object) -> AbstractContextManager[None]:
-    """Wait for a commit in the block, which is refused where that would never come.
+    """Wait for a commit in the block; raises UsageError where that would be a deadlock.
 
-    What is begun in there is not inside any transaction. One that the caller is in, and that has
+    What is started in there is not inside any transaction. One that the caller is in, and that has
     no statements yet, gets its turn when the block is left.
     """
     inner = CURRENT_TRANSACTION.get()
-    # Most callers are in none, and save the time of a generator.
+    # Most callers are in no transaction, and save the time of a generator.
     return _NO_CONTEXT if inner is None else _left_transactions(store, inner)
 
 
@@ -165,7 +165,7 @@ def _left_transactions(store: object, inner: TransactionScope) -> Iterator[None]
 
 
 class SavepointTransaction:
-    """Statements of a user, undone together unless the turn ends well."""
+    """Statements of a user inside a group commit, isolated by a savepoint."""
 
     def __init__(
         self, thread: ThreadRunner, tables: StoreTables, lock_s: float, transaction_s: float
@@ -175,11 +175,11 @@ class SavepointTransaction:
         self._lock_s = lock_s
         self._transaction_s = transaction_s
         loop = asyncio.get_running_loop()
-        # Resolved when the connection is this one's to use.
+        # Resolved when it may use the connection.
         self.started: asyncio.Future[None] = loop.create_future()
         # Resolved when no more statements come.
         self._finished: asyncio.Future[None] = loop.create_future()
-        # What is done with the statements or not at all; None undoes them.
+        # Committed with the statements or not at all; None rolls them back.
         self.mutation: Mutation | None = None
         self._statement: asyncio.Future[Any] | None = None
         self._has_savepoint = False
@@ -201,7 +201,7 @@ class SavepointTransaction:
         )
 
     async def call(self, function: Callable[[Any], T]) -> T:
-        """Call a function with the connection, in the thread of the store; what it returns.
+        """Call a function with the connection in the thread of the store; return its result.
 
         If it raises, what it did is undone, and what was done before is not.
         """
@@ -212,7 +212,7 @@ class SavepointTransaction:
         )
 
     async def call_with_session(self, function: Callable[[Any], T]) -> T:
-        """The same with a session of SQLAlchemy on the connection."""
+        """Call a function with a SQLAlchemy session on the connection."""
         self._check()
         context = copy_context()
         return await self._await_statement(
@@ -224,13 +224,13 @@ class SavepointTransaction:
             raise TransactionAbortedError("the transaction is over; its statements were undone")
 
     async def _await_statement(self, statement: asyncio.Future[T]) -> T:
-        # A caller that is cancelled must not leave a statement behind that runs into others.
+        # A cancelled caller must not leave a statement behind that runs during other commits.
         self._statement = statement
         return await asyncio.shield(statement)
 
     def _run_statement(self, statement: str, parameters: Sequence[Any] | None) -> list[DatabaseRow]:
         database = self._ensure_savepoint()
-        # A user who catches the error goes on from here.
+        # User code that catches the error continues here.
         alone = savepoint(database, "postroad_statement")
         with alone if database.aborts_on_error else nullcontext():
             return database.execute_native(statement, parameters)
@@ -241,14 +241,14 @@ class SavepointTransaction:
         context: Context,
         function: Callable[[Any], T],
     ) -> T:
-        # Its caller may have given up while others had the thread.
+        # Its caller may have been cancelled while others had the thread.
         self._check()
         database = self._ensure_savepoint()
         try:
             with savepoint(database, "postroad_call"):
                 return context.run(lend_to, database, self._check, function)
         except StopIteration as error:
-            # No future takes it.
+            # A future cannot hold it.
             raise RuntimeError(f"the function raised {error!r}") from error
 
     def _ensure_savepoint(self) -> StoreConnection:
@@ -261,7 +261,7 @@ class SavepointTransaction:
         return database
 
     def finish(self, mutation: Mutation | None) -> None:
-        """Say that no more statements come: apply the unit with them, or undo them."""
+        """End the statements: commit them with the mutation, or roll them back."""
         if self.is_timed_out:
             raise TransactionAbortedError(
                 "the transaction took too long; its statements were undone"
@@ -273,12 +273,12 @@ class SavepointTransaction:
             self._finished.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """Tell whoever waits for this turn that there is none."""
+        """Fail the transaction, which will not start."""
         if not self.started.done():
             self.started.set_exception(error)
 
     async def run(self) -> bool:
-        """Let the user work; whether `close` is to be called then."""
+        """Run the statements of the user; return whether `close` is to be called then."""
         if self._finished.done() or self.started.done():
             return False
         self.started.set_result(None)
@@ -290,21 +290,21 @@ class SavepointTransaction:
         if self._statement is not None:
             if not self._statement.done():
                 if self.is_timed_out:
-                    # Others wait for it, however long it would take.
+                    # Other commits wait for it, so its time is limited.
                     await asyncio.to_thread(_cancel_quietly, self._tables.database)
                 await asyncio.wait((self._statement,))
-            # Its caller hears of what went wrong with it.
+            # Its caller gets the error.
             self._statement.exception()
         return True
 
     def _on_timeout(self) -> None:
-        """It took too long."""
+        """Abort it because of its timeout."""
         if not self._finished.done():
             self.is_timed_out = True
             self._finished.set_result(None)
 
     def close(self) -> None:
-        """Do or undo what the user did, in the thread of the store."""
+        """Commit or roll back the savepoint, in the thread of the store."""
         database, mutation = self._tables.database, self.mutation
         if self._has_savepoint:
             self._check_group(database, mutation)
@@ -316,7 +316,7 @@ class SavepointTransaction:
             except StoreError:
                 raise
             except PostroadError as error:
-                # It refused before it changed anything.
+                # It raised before it changed anything.
                 mutation.error = error
         if not self._has_savepoint:
             return
@@ -326,19 +326,19 @@ class SavepointTransaction:
             database.release_savepoint()
 
     def _check_group(self, database: StoreConnection, mutation: Mutation | None) -> None:
-        """Have the whole round done again if a statement of this turn has undone it."""
+        """Repeat the whole commit group if a statement of this transaction has rolled it back."""
         try:
             check_in_transaction(database)
         except TransactionAbortedError:
             if mutation is not None:
-                # Without `refuse`: what comes before it in its lane is committed all the same.
+                # Without `fail`: what comes before it in its sequence is committed nevertheless.
                 mutation.error = UsageError(
                     "a statement has rolled back the commit that others share"
                 )
             raise
 
     def _check_statements(self, database: StoreConnection, mutation: Mutation) -> None:
-        """Have only this one fail if what its statements did cannot be committed."""
+        """Fail only this transaction if its statements cannot be committed."""
         try:
             database.check_savepoint()
         except StoreError:

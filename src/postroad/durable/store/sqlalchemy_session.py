@@ -31,7 +31,7 @@ class SqlAlchemySessions:
         self._is_shared = False
         # Whether something was to be undone that cannot be told apart from the rest.
         self._is_spoilt = False
-        # Its types would be looked up when the first session begins.
+        # Its types would be looked up when the first session starts.
         options = {"use_native_hstore": False} if database.aborts_on_error else {}
         self._engine = sqlalchemy.create_engine(
             f"{database.dialect}://",

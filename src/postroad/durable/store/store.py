@@ -1,4 +1,4 @@
-"""The durable memory of a node: opened once, written by one writer, read beside it."""
+"""The durable state of a node: opened once, written by one writer, read concurrently."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BRIDGE = "bridge"
 
 
 class Store:
-    """Keeps a node's mail: what waits to be sent, what was received, what died.
+    """The messages of a node: outbox, queues and dead letters.
 
     Use one of SqliteStore, PostgresStore and MemoryStore.
     """
@@ -51,17 +51,17 @@ class Store:
         thread_factory: Callable[[str, int], ThreadRunner] = DirectThreadRunner,
     ) -> None:
         self._backend = backend
-        # Makes threads that fit the event loop: so many, of that name.
+        # Creates threads that fit the event loop: their number, and their name.
         self.thread_factory = thread_factory
         self.config = DurableQueuesConfig()
         # Set by open.
         self.id = b""
         self.owner = ""
-        # Those who are told what commits bring; empty again after each closing.
+        # Called with the events of commits; empty again after closing.
         self.commit_listeners = CommitListeners()
-        # Queues that somebody takes from, and who does; empty again likewise.
+        # Claimed queues with their claimants; empty again after closing.
         self.claims: dict[str, str] = {}
-        # For those who read without an event loop: made when one first does.
+        # For reads without an event loop; created by the first.
         self._blocking_reader: StoreConnection | None = None
         self._blocking_read_lock = threading.Lock()
         self._writer: GroupCommitWriter | None = None
@@ -70,7 +70,7 @@ class Store:
         self._writing: ThreadRunner
         self._reading: ThreadRunner
 
-    # Life.
+    # Opening and closing.
 
     async def open(
         self,
@@ -118,7 +118,7 @@ class Store:
         )
 
     async def _cancel_open(self, opening: asyncio.Future[None]) -> None:
-        """Whoever wanted the store gave up while it was being opened."""
+        """Close the store after a cancelled `open`."""
         await asyncio.wait((opening,))
         if opening.exception() is None:
             await self._reading.run(close_quietly, self._reader)
@@ -148,7 +148,7 @@ class Store:
             raise
 
     def _check_for_lost_commits(self) -> None:
-        """Tell if the database has lost commits; there is no way to get them back here."""
+        """Log if the database has lost commits; they cannot be restored here."""
         tables = self._tables
         lost = self._backend.recorded_commits(tables.role) - tables.commits
         if lost > 0:
@@ -168,7 +168,7 @@ class Store:
         config: DurableQueuesConfig | None,
         role: str,
     ) -> None:
-        """Bring the tables up to date, and see whose they are; one process at a time."""
+        """Migrate the tables and check the owner; one process at a time."""
         database.begin()
         try:
             self._backend.lock_schema(database)
@@ -182,7 +182,7 @@ class Store:
         database.commit()
 
     def _claim(self, database: StoreConnection, owner: str | None) -> tuple[bytes, str]:
-        """The identity and owner of this store; refuses a store of another node."""
+        """Return identity and owner of this store; raises for a store of another node."""
         id, recorded_owner = read_meta(database, "store"), read_meta(database, "owner")
         if id is None:
             if owner is None:
@@ -197,7 +197,7 @@ class Store:
         return bytes.fromhex(id), recorded_owner or ""
 
     async def close(self) -> None:
-        """Commit what was submitted, and let the store go."""
+        """Commit what was submitted, and close the store."""
         if self._writer is None:
             return
         writer, self._writer = self._writer, None
@@ -205,7 +205,7 @@ class Store:
         try:
             await asyncio.shield(closing)
         except asyncio.CancelledError:
-            # Half closed it would stay locked for ever.
+            # If closing stopped half way, the store would stay locked.
             await asyncio.wait((closing,))
             raise
 
@@ -231,19 +231,19 @@ class Store:
         self._reading.stop()
 
     async def lock(self, role: str) -> None:
-        """Take a second role in this process; raises StoreLockedError if another process has it."""
+        """Acquire a second role for this process; raises StoreLockedError if it is taken."""
         await self._writing.run(self._backend.lock_additional_role, role, self._tables.database)
 
     # Writing.
 
     @property
     def column_types(self) -> Mapping[str, str]:
-        """What words like `{id}` and `{blob}` are called here, for tables of other layers."""
+        """The column types of this database for `{id}`, `{blob}` and so on, for other layers."""
         return self._backend.column_types
 
     @property
     def is_shared(self) -> bool:
-        """Whether other programs can write to the database while a node works on it."""
+        """Whether other programs can write to the database while a node uses it."""
         return self._backend.is_shared
 
     @property
@@ -253,14 +253,14 @@ class Store:
 
     @property
     def writer(self) -> GroupCommitWriter:
-        """What commits; only while the store is open."""
+        """The group commit writer; only while the store is open."""
         if self._writer is None:
             raise UsageError(f"{self!r} is not open")
         return self._writer
 
     @property
     def ended(self) -> asyncio.Future[StoreError]:
-        """Resolved if the store ends for good, with the reason; only while it is open.
+        """Resolved with the reason if the store ends for good; only while it is open.
 
         That is so when the database has another history than this process remembers: a fail-over
         has lost commits, or another process has taken the store over.
@@ -268,11 +268,11 @@ class Store:
         return self.writer.ended
 
     def submit(self, mutation: Mutation, *, lazy: bool = False) -> None:
-        """Have a unit committed; it hears of it by itself."""
+        """Submit a mutation, whose `on_complete` gets the result."""
         self.writer.submit(mutation, lazy=lazy)
 
     async def write(self, function: Callable[[StoreTables], T], size: int = 0) -> T:
-        """Change the store with a function, and wait until that is durable."""
+        """Change the store by a function, and wait until the change is durable."""
         with outside_transaction(self):
             work = FunctionMutation(function, size)
             await self.writer.wait_for_capacity()
@@ -280,7 +280,7 @@ class Store:
             return await work.done
 
     async def begin_transaction(self) -> SavepointTransaction:
-        """Wait for a transaction of one's own."""
+        """Start a transaction, and wait for its turn."""
         return await self.writer.begin_transaction()
 
     # Reading.
@@ -291,7 +291,7 @@ class Store:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run a query of `queries` on what is committed."""
+        """Run a query of `queries` on the committed data."""
         writer = self.writer
         writer.check()
         if self._reader is self._tables.database:
@@ -310,7 +310,7 @@ class Store:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """The same in the thread that calls, whichever it is: it waits until it is read.
+        """Run a query in the calling thread, and block until it is done.
 
         A store in memory has one connection only, so there what is not committed may be seen.
         """
@@ -325,7 +325,7 @@ class Store:
                 raise
 
     def connect_reader(self) -> StoreConnection:
-        """Connect to read only, also while the store is not open here or open elsewhere.
+        """Open a connection that only reads, also while the store is open elsewhere.
 
         Raises:
             StoreUnavailableError: it is not there, or cannot be reached.
@@ -348,28 +348,28 @@ class Store:
         close_quietly(self._reader)
         self._reader = reader
 
-    # Who uses it.
+    # Claims and policies.
 
     def owns_tables(self, tables: StoreTables) -> bool:
-        """Whether what a ledger writes is in this store."""
+        """Whether these tables belong to this store."""
         return self._writer is not None and tables is self._tables
 
     def claim(self, queue: str, claimant: str) -> None:
-        """Be the only one who takes letters out of a queue.
+        """Claim a queue for a single consumer.
 
         Raises:
-            UsageError: somebody does already.
+            UsageError: the queue is claimed already.
         """
         if queue in self.claims:
             raise UsageError(f"queue {queue!r} has {self.claims[queue]} already")
         self.claims[queue] = claimant
 
     def release(self, queue: str) -> None:
-        """Let others take from a queue; they may do so already."""
+        """Release a queue; nothing happens if it is not claimed."""
         self.claims.pop(queue, None)
 
     def set_queue_policy(self, policy: Callable[[str, str], bool]) -> None:
-        """Have a function decide whether a sender may open a queue."""
+        """Set the function that decides whether a sender may create a queue."""
         self._tables.streams.queue_policy = policy
 
     def __repr__(self) -> str:
@@ -380,7 +380,7 @@ class Store:
 def _resolve_config(
     database: StoreConnection, config: DurableQueuesConfig | None
 ) -> DurableQueuesConfig:
-    """Remember what a node wants, for others who open its store without saying anything."""
+    """Record the settings of a node, for processes that open its store without settings."""
     if config is not None:
         write_meta(database, "config", msgspec.json.encode(config).decode())
         return config

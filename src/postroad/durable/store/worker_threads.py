@@ -1,4 +1,4 @@
-"""Threads that do things for an event loop, which goes on meanwhile: one, in order, or several."""
+"""Threads that run blocking functions for an event loop: one, in order, or several."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One writer with group commit: whatever waits when the disk is ready goes in one commit.
+"""Group commit: all mutations that are queued when the disk is ready share one commit.
 
-A round is one commit. Its statements run in the one thread of the store, so the event loop never
-waits for the disk, and no two statements overlap.
+The statements of a commit run in the one thread of the store, so the event loop never waits for
+the disk, and no two statements overlap.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ BEFORE_COMMIT = faults.declare_fault_point("durable.commit.before")
 AFTER_COMMIT = faults.declare_fault_point("durable.commit.after")
 AFTER_REPORT = faults.declare_fault_point("durable.commit.reported")
 
-# Work that nobody waits for is written this much later, all of it at once.
+# Mutations that are not urgent are committed after this delay, all at once.
 _LAZY_S = 0.05
-# A round is committed after so many transactions or so much time, however many more there are.
+# A commit group is committed after so many transactions or so much time.
 _TRANSACTIONS_MAX = 256
 _GROUP_S = 0.02
 # Iterations of the event loop from the end of a transaction to the start of the next handler: two.
@@ -48,7 +48,7 @@ _RECONNECT_MAX_S = 2.0
 
 
 class GroupCommitWriter:
-    """Commits units in the order they were submitted."""
+    """Commits mutations in the order of their submission."""
 
     def __init__(
         self,
@@ -67,10 +67,10 @@ class GroupCommitWriter:
         self._transaction_s = config.transaction_timeout_s
         self._loop = asyncio.get_running_loop()
         self.create_future = self._loop.create_future
-        # Whether more may be submitted.
+        # Whether mutations may be submitted.
         self.has_capacity = True
         self._queue: list[Mutation] = []
-        # Units that nobody waits for, and whether it is time for them.
+        # Mutations that are not urgent, and whether their delay is over.
         self._lazy: list[Mutation] = []
         self._is_lazy_due = False
         self._queued_bytes = 0
@@ -80,28 +80,28 @@ class GroupCommitWriter:
         self._capacity_freed.set()
         self._lazy_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
-        # Whether the round has come so far that only the database knows how it ends.
+        # Whether only the database knows the outcome of the commit.
         self._is_committing = False
         self.precommit = PrecommitNotifier(listeners, self._loop)
         tables.queues.on_precommit = self.precommit.notify_threadsafe
         self.commits = 0
-        # Resolved when nothing can be committed any more, with the reason.
+        # Resolved with the reason when nothing can be committed any more.
         self.ended: asyncio.Future[StoreError] = self._loop.create_future()
-        # The same, for those who ask often.
+        # The same, for fast access.
         self._has_ended = False
-        # Held while a transaction is open: whoever shares the connection waits for it.
+        # Held while a transaction is open: other users of the connection wait for it.
         self.commit_lock = asyncio.Lock()
         self._task = self._loop.create_task(self._run(), name="postroad store writer")
 
     # Submitting.
 
     def submit(self, mutation: Mutation, *, lazy: bool = False) -> None:
-        """Have a unit committed after all that were submitted before.
+        """Commit a mutation after all that were submitted before.
 
-        Lazy ones, which nobody waits for, are committed a moment later, in order among themselves.
+        Lazy mutations, which are not urgent, are committed after a delay, in their own order.
         """
         if self._has_ended:
-            # Whoever submits expects to be told, not to be raised at.
+            # The submitter expects a call of `on_complete`, not an exception.
             self._loop.call_soon(complete_all, (mutation,), self.ended.result())
             return
         if self._is_closing:
@@ -117,13 +117,13 @@ class GroupCommitWriter:
         if batch is None:
             self._wakeup.set()
         else:
-            # The commit begins when what follows from it at once was submitted too.
+            # The commit starts after mutations that follow at once were submitted too.
             self.precommit.notify(batch)
             self._loop.call_soon(self._wakeup.set)
 
     @property
     def _is_idle(self) -> bool:
-        """Whether nothing comes before what is submitted now, nor uses the ledger until then."""
+        """Whether no commit precedes a mutation submitted now, nor uses the tables until then."""
         is_free = not self._queue and not self._transactions and not self.commit_lock.locked()
         return is_free and self.precommit.is_enabled
 
@@ -139,11 +139,11 @@ class GroupCommitWriter:
 
     @property
     def last_queued(self) -> Mutation | None:
-        """What was submitted last and is not being committed yet: it may still take up more."""
+        """The mutation that was submitted last, while it can still be extended."""
         return self._queue[-1] if self._queue else None
 
     def add_queued_bytes(self, size: int) -> None:
-        """Note that the newest unit takes more memory now."""
+        """Count more bytes of the last mutation."""
         self._queued_bytes += size
         if self._queued_bytes > self._bytes_max:
             self.has_capacity = False
@@ -154,7 +154,7 @@ class GroupCommitWriter:
         await self._capacity_freed.wait()
 
     async def begin_transaction(self) -> SavepointTransaction:
-        """Wait for a transaction of one's own."""
+        """Start a transaction, and wait for its turn."""
         self.check()
         if self._is_closing:
             raise NotRunningError("the store is closed")
@@ -176,7 +176,7 @@ class GroupCommitWriter:
         self._wakeup.set()
         await asyncio.shield(self._task)
 
-    # Rounds.
+    # Commit groups.
 
     async def _run(self) -> None:
         idle_s = self._backend.idle_check_s
@@ -202,7 +202,7 @@ class GroupCommitWriter:
                 self._wakeup.set()
 
     async def _wait_for_work(self, idle_s: float) -> bool:
-        """Wait for work; False if there has been none for so long that the database is asked."""
+        """Wait for mutations; False if there were none for so long that the database is checked."""
         try:
             async with asyncio.timeout(idle_s):
                 await self._wakeup.wait()
@@ -211,7 +211,7 @@ class GroupCommitWriter:
         return True
 
     async def _check_idle_database(self) -> None:
-        """Find out whether the database is still as this process left it, though it is idle."""
+        """Check that the database is as this process left it, while idle."""
         async with self.commit_lock:
             try:
                 await self._thread.run(self._tables.is_last_commit_durable)
@@ -244,7 +244,7 @@ class GroupCommitWriter:
             self.precommit.abort()
             await self._resolve_uncertain_commit(mutations, error)
         except TransactionAbortedError as error:
-            # Of a turn: what has no statements is done again, the others are told to begin again.
+            # Mutations without statements are repeated; transactions must be started again.
             logger.warning("transactions that share a commit are repeated: %s", error)
             self.precommit.abort()
             await self._commit_individually(mutations, error)
@@ -266,7 +266,7 @@ class GroupCommitWriter:
     async def _commit_in_one_step(self, mutations: list[Mutation]) -> CommitEvent:
         event = await self._thread.run(self._commit_unless_handlers_awaited, mutations)
         if event is None:
-            # Whoever was told of what arrives has handled it before this goes on.
+            # Precommit listeners have handled arriving batches before this continues.
             acks = self._take_queued()
             mutations += acks
             event = await self._thread.run(self._commit_rest, mutations, acks)
@@ -294,7 +294,7 @@ class GroupCommitWriter:
         return self._commit_rest(mutations, ())
 
     async def _commit_in_steps(self, mutations: list[Mutation]) -> CommitEvent:
-        """The same in steps, where transactions of users or a slow disk come between."""
+        """Commit in steps, with user transactions or a slow disk in between."""
         await self._thread.run(self._begin_with, mutations)
         last, more = await self._run_transactions(mutations)
         if not self._backend.simulated_sync_s:
@@ -307,11 +307,11 @@ class GroupCommitWriter:
     async def _run_transactions(
         self, mutations: list[Mutation]
     ) -> tuple[SavepointTransaction | None, list[Mutation]]:
-        """Let users work; the turn that is to be closed and what is to be done with the commit."""
+        """Run user transactions; return the one to be finished and the fate of the commit."""
         until = self._loop.time() + _GROUP_S
         ended: SavepointTransaction | None = None
         for _ in range(_TRANSACTIONS_MAX):
-            # Whatever was submitted before a turn comes before it.
+            # Mutations submitted before a transaction precede it.
             while (more := self._take_queued()) or ended is not None:
                 mutations += more
                 if not self._transactions or self._loop.time() >= until:
@@ -331,7 +331,7 @@ class GroupCommitWriter:
         return ended, []
 
     async def _yield_to_next_transaction(self) -> None:
-        """Have who waited for the end of a turn, as the next message of a key, share the commit."""
+        """Let mutations that waited for the end of a transaction share its commit."""
         for _ in range(_YIELDS):
             if self._transactions:
                 return
@@ -358,7 +358,7 @@ class GroupCommitWriter:
             except StoreError:
                 raise
             except PostroadError as error:
-                # It refused before it changed anything.
+                # It raised before it changed anything.
                 mutation.error = error
 
     def _flush(self, mutations: Mutations) -> None:
@@ -376,16 +376,16 @@ class GroupCommitWriter:
 
     def _report(self, mutations: Mutations, event: CommitEvent) -> None:
         self.commits += 1
-        # News first: whoever hears that its message is kept may look for it at once.
+        # The event comes first: its listeners may read the committed messages at once.
         if not event.is_empty:
             self._listeners.publish_commit(event)
         complete_all(mutations, None)
         AFTER_REPORT.hit(units=mutations)
 
-    # When something fails.
+    # After failures.
 
     async def _commit_individually(self, mutations: Mutations, error: Exception) -> None:
-        """Commit the units of a failed round one by one, so that one harms no other."""
+        """Commit the mutations of a failed group one by one, so that one cannot fail the others."""
         event = await self._roll_back_or_reconnect()
         if event is not None:
             self._report(mutations, event)
@@ -394,7 +394,7 @@ class GroupCommitWriter:
             if self.ended.done():
                 complete_all([mutation], self.ended.result())
                 continue
-            # It is the only one that may have failed, unless a turn has undone what others did.
+            # Only it can have failed, unless a user transaction rolled back the others.
             is_guilty = len(mutations) == 1 and not isinstance(error, TransactionAbortedError)
             if mutation.error is not None or mutation.has_user_statements or is_guilty:
                 complete_all([mutation], error)
@@ -416,10 +416,10 @@ class GroupCommitWriter:
                 self._report([mutation], event)
 
     async def _resolve_uncertain_commit(self, mutations: Mutations, error: StoreError) -> None:
-        """Find out whether a commit that failed has happened all the same, and tell of it."""
+        """Find out whether a failed commit was durable after all, and report its result."""
         if not self._is_committing:
-            # It cannot have: nobody needs to wait for the database to come back. Whoever is told
-            # reads again, so what was thought must be forgotten by then.
+            # It cannot have been durable, so nobody needs to wait for the database. Listeners
+            # read again, so memory must be reset by then.
             await self._thread.run(self._tables.on_rolled_back)
             self._fail(mutations, error)
             await self._roll_back_or_reconnect()
@@ -444,7 +444,7 @@ class GroupCommitWriter:
             self._transactions.popleft().fail(error)
 
     async def _roll_back_or_reconnect(self) -> CommitEvent | None:
-        """Make ready for the next round; what the last one brought if it happened after all."""
+        """Prepare the next commit group; return the event of the last one if it was committed."""
         try:
             try:
                 return await self._thread.run(self._tables.roll_back)
@@ -455,7 +455,7 @@ class GroupCommitWriter:
             return None
 
     async def _reconnect(self, error: StoreError) -> CommitEvent | None:
-        """Get a new connection, however long it takes; whoever comes meanwhile is refused."""
+        """Reconnect, for as long as it takes; new transactions are rejected meanwhile."""
         attempt = 0
         while True:
             attempt += 1
@@ -484,7 +484,7 @@ class GroupCommitWriter:
         self._fail_transactions(error)
 
     async def _end(self, failure: StoreError) -> None:
-        """Commit nothing more, and let go of the store: it may be another process's by now."""
+        """Commit nothing more and release the store, which may belong to another process by now."""
         logger.critical("this process cannot commit any more: %s", failure)
         await self._thread.run(self._release_store)
         self._queue_lazy()

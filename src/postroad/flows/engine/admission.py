@@ -186,7 +186,7 @@ class AdmissionController:
     async def _for_each(
         self, status: FlowStatus, name: str | None, act: Callable[[FlowState], None]
     ) -> None:
-        """Call a function for all flows of a status, the oldest first, page by page."""
+        """Call a function for all flows of a status, the oldest first, batch by batch."""
         engine, after = self._engine, 0
         while True:
             states = await engine.store.read(tables.list_by_status, status, name, _PAGE_SIZE, after)

@@ -1,7 +1,7 @@
 """Drives the machines of flows: gets them from the store, commits what they say, and does it.
 
 Code runs ahead of the disk: what an event brings about is handed to the store, and the next event
-is taken up at once. Nothing leaves before it is durable: messages are part of the commit, and
+is resumed at once. Nothing leaves before it is durable: messages are part of the commit, and
 functions of steps and results wait for it. When a commit fails, what was in memory of the flow is
 dropped, and read again.
 """
@@ -104,7 +104,7 @@ class FlowEngine:
     # Life.
 
     async def open(self) -> None:
-        """Make ready, and take up what was at work when the process ended."""
+        """Make ready, and resume what was running when the process ended."""
         store = self.store
 
         def prepare(stored: StoreTables) -> int:
@@ -219,7 +219,7 @@ class FlowEngine:
             self._on_commit_failed(loaded, error)
 
     def reject(self, queued: Sequence[QueuedEvent], error: Exception) -> None:
-        """Events are not taken up after all."""
+        """Events are not resumed after all."""
         for event, done in queued:
             if (ack_token := getattr(event, "ack_token", None)) is not None:
                 self.mutations.requeue(ack_token, error)
@@ -333,7 +333,7 @@ class FlowEngine:
         if machine.code is None:
             self._unload_and_redispatch(loaded)
             if machine.state.status is FlowStatus.RUNNING and loaded.id not in self.loaded_flows:
-                # It begins anew, and nothing of before may be left.
+                # It starts anew, and nothing of before may be left.
                 self.dispatch(loaded.id, FlowLoaded())
         elif self.config.replay_every_time and loaded.is_idle:
             self.unload(loaded)

@@ -65,7 +65,7 @@ class FlowExecution:
     def pause_steps(self) -> None:
         """Start no step functions and no transactions until `resume_steps`.
 
-        Flows whose results this process awaits go on nevertheless. A node that must start more
+        Flows whose results this process awaits continue nevertheless. A node that must start more
         before step functions can use it calls this before it starts its flows.
         """
         self._are_steps_paused = True

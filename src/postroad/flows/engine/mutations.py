@@ -64,7 +64,7 @@ class FlowMutation(Mutation):
     Attributes:
         preceding: mutations that come before it, where it is committed by a transaction.
         runs: functions to run when it is durable.
-        is_duplicate: whether it was found to be the beginning of a flow that exists.
+        is_duplicate: whether it was found to be the start of a flow that exists.
         is_counted: whether the flow is one of those that run, once it is durable.
         is_finished: whether it is durable, or will never be.
     """
@@ -245,7 +245,7 @@ class CommitRejections:
         self._rejections.pop(flow, None)
 
 
-# Room for what a letter has besides what is sent: names of flows and applications, mostly.
+# Room for what a message has besides what is sent: names of flows and applications, mostly.
 _ENVELOPE_BYTES = 2_048
 _MESSAGE_BYTES = 64
 _ENVELOPE_BYTES_MIN = 1_024
@@ -336,7 +336,7 @@ class FlowMutationBuilder:
         messages: list[SessionMessage],
         headers: Mapping[str, str] | None,
     ) -> list[EncodedMessage]:
-        """What is said in one session, in as few letters as it fits into."""
+        """What is said in one session, in as few messages as it fits into."""
         batches: list[list[SessionMessage]] = [[]]
         size = 0
         for message in messages:
@@ -392,7 +392,7 @@ class FlowMutationBuilder:
 
 
 def _size_of(message: SessionMessage) -> int:
-    """As many bytes as a message takes in a letter, besides names."""
+    """Return the bytes of a message in an envelope, besides names."""
     if isinstance(message, SessionError):
         return len(f"{message.kind}{message.text}".encode()) + _MESSAGE_BYTES
     if isinstance(message, SessionReject):
@@ -401,7 +401,7 @@ def _size_of(message: SessionMessage) -> int:
 
 
 def _shorten(message: SessionError | SessionReject, size: int) -> SessionError | SessionReject:
-    """The same with as much of its text as fits into a letter."""
+    """Return the error with as much of its text as fits into an envelope."""
     text = message.text or ""
     while (excess := _size_of(message) - size) > 0 and text:
         text = text.encode()[:-excess].decode(errors="ignore")

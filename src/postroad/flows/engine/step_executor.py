@@ -56,7 +56,7 @@ class StepExecutor:
         self._urgent: set[int] = set()
         self._is_paused = False
         self._is_draining = False
-        # What code of users runs in: what was so when flows were started, not when one was begun.
+        # What code of users runs in: what was so when flows were started, not when one was started.
         self.context = tracing.detached_context()
 
     def start(self, id: int, commands: list[FlowCommand]) -> None:
@@ -66,7 +66,7 @@ class StepExecutor:
             self._start_or_hold(id, command, partial(self._start, id, command))
 
     def _start_or_hold(self, id: int, command: FlowCommand, start: Callable[[], None]) -> None:
-        """Begin something now, or when functions may be called again."""
+        """Start something now, or when functions may be called again."""
         if self._is_paused and id not in self._urgent:
             self._paused_starts.setdefault(id, {})[command.position] = start
         else:
@@ -171,7 +171,7 @@ class StepExecutor:
                 start()
 
     async def close(self) -> None:
-        """Stop what runs; it is run again when its flow goes on."""
+        """Stop what runs; it is run again when its flow continues."""
         await self.halt()
         self._functions.close()
 
@@ -204,7 +204,7 @@ class StepExecutor:
         state: FlowState | None,
         early_result: asyncio.Future[Any] | None = None,
     ) -> None:
-        """Run a function until it returns or has failed too often; it may have begun already."""
+        """Run a function until it returns or has failed too often; it may have started already."""
         rejection = self._engine.rejections.of(id).get(step.position)
         failures = 0 if rejection is None else rejection.failures - 1
         while True:
@@ -301,7 +301,7 @@ class StepExecutor:
         return f"{self._engine.store.owner}/{format_flow_id(id)}/{run}/{place}"
 
     async def _run_number(self, id: int) -> int:
-        """How often a flow began anew."""
+        """How often a flow started anew."""
         loaded = self._engine.loaded_flows.get(id)
         if loaded is not None and loaded.machine is not None:
             return loaded.machine.state.run_number

@@ -64,7 +64,7 @@ class StepTransaction(Transaction, eq=False, kw_only=True):
 
 
 class StepFunctions:
-    """Runs functions, again where they are to be tried again."""
+    """Runs functions, again where they are to be retried."""
 
     def __init__(self, store: Store, threads: int) -> None:
         self._threads = store.thread_factory("postroad-step", threads)

@@ -202,7 +202,7 @@ def mark_stopped(database: StoreConnection) -> None:
 
 
 def read_suspicious(database: StoreConnection) -> tuple[list[FlowState], list[FlowState]]:
-    """Flows that were at work when the last process ended, and those that wait to go on."""
+    """Flows that were running when the last process ended, and those that wait to continue."""
     open = f"SELECT {_HEAD} FROM postroad_flows WHERE status"
     running = _decode_states(
         database.execute(f"{open} = ? AND wake_ms = 0", (FlowStatus.RUNNING.value,))
@@ -268,7 +268,7 @@ class StoredFlow(msgspec.Struct):
 
 
 def read_flow(database: StoreConnection, flow: int) -> StoredFlow | None:
-    """A flow, to go on with it; of one that has ended only the head."""
+    """A flow, to continue with it; of one that has ended only the head."""
     state = read_state(database, flow)
     if state is None or state.is_ended:
         return None if state is None else StoredFlow(state)
@@ -347,7 +347,7 @@ def _read_message(encoded: bytes) -> SessionMessage:
 def reserve_ids(database: StoreConnection, now_ms: int) -> int:
     """The first of the ids that this process may give to flows; none of them was ever used.
 
-    They begin with the time, so that they are in order and nobody need remember them.
+    They start with the time, so that they are in order and nobody need remember them.
     """
     used = int(read_meta(database, _FIRST_ID) or 0)
     first = now_ms << _ID_BITS

@@ -15,7 +15,7 @@ from postroad.flows.engine.engine import FlowEngine
 
 logger = logging.getLogger("postroad.flows")
 
-# So many messages are taken up before others have their turn.
+# So many messages are resumed before others have their turn.
 _MESSAGES_PER_TURN = 64
 
 
@@ -36,7 +36,7 @@ class QueueReceiver(ABC):
         self._lookups: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Begin to take messages."""
+        """Start to take messages."""
         self.dispatcher = await self.engine.queues.dispatchers.open(self._queue)
         self.engine.mutations.dispatchers[self._queue] = self.dispatcher
         # What a flow makes of a message is in the same commit as the message, if it is in memory.

@@ -15,7 +15,7 @@ from postroad.flows.sessions.messages import is_valid_name
 QUEUE = "flows.requests"
 
 GENERATED_ID_PREFIX = "tx:"
-"""What client ids begin with that nobody chose."""
+"""What client ids start with that nobody chose."""
 _CLIENT_ID_CHARS_MAX = 512
 # A key may have 1,024 bytes, and a character up to 4.
 _KEY_CHARS_MAX = 256

@@ -1,4 +1,4 @@
-"""Takes what other nodes say to flows out of the mail, and finds the flows it is for."""
+"""Receives session messages of other flows, and dispatches them to the flows of this node."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class SessionReceiver(QueueReceiver):
         )
 
     def _reject(self, entry: QueuedMessage, envelope: SessionEnvelope, text: str) -> None:
-        """Tell the other end that nobody will talk to it, in one commit with its letter."""
+        """Tell the other end that nobody will talk to it, in one commit with its message."""
         error_id = digest(os.urandom(8)).hex()
         reply = SessionEnvelope(envelope.key, True, [SessionReject(text, error_id)])
         key = f"{envelope.key.flow:x}.{envelope.key.number:x}"
@@ -139,5 +139,5 @@ class SessionReceiver(QueueReceiver):
 def end_span(span: SpanLike, done: asyncio.Future[None]) -> None:
     """End the span of a flow that was to start, if it has started."""
     if not done.cancelled() and done.exception() is None:
-        # Otherwise the letter comes again.
+        # Otherwise the message comes again.
         span.end()

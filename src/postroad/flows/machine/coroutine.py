@@ -214,7 +214,7 @@ class FlowCoroutine:
             each.context.run(close_quietly, each.coroutine)
 
     def close(self) -> None:
-        """Close all branches; the code may be run again later, from its beginning."""
+        """Close all branches; the code may be run again later, from its start."""
         self._ready.clear()
         self.waiting.clear()
         for branch in _innermost_first(self.root):

@@ -1,6 +1,6 @@
 """Decides about retries: of a step, of a flow whose code raised, of a flow whose process died.
 
-A step that raised is tried again by its own `RetryPolicy` (`step_retry_delay_s`); then its error is
+A step that raised is retried by its own `RetryPolicy` (`step_retry_delay_s`); then its error is
 raised in the flow. An error of the flow fails it, retries it later, or parks it for an operator
 (`FAILURE_RULES`).
 
@@ -39,7 +39,7 @@ _ABORTED_DELAY_S = 0.05
 def step_retry_delay_s(
     step: RunStep, error: BaseException, failures: int, jitter: float
 ) -> float | None:
-    """Return the seconds until a step that failed is tried again; None if it is not."""
+    """Return the seconds until a step that failed is retried; None if it is not."""
     if not isinstance(error, Exception):
         return None
     if isinstance(error, TransactionAbortedError) and failures < _ABORTED_ATTEMPTS:

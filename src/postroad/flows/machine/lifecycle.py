@@ -1,4 +1,4 @@
-"""What becomes of a flow as a whole: it ends, is tried again, waits for an operator. Pure."""
+"""What becomes of a flow as a whole: it ends, is retried, waits for an operator. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How much a flow may do."""
 
     max_attempts: int = 10
-    """How often it is tried again without any progress."""
+    """How often it is retried without any progress."""
     retry_delay_ms: Callable[[int], int] = lambda attempts: 1000 * attempts
     """How long to wait after so many attempts."""
     max_steps: int = 100_000
@@ -44,7 +44,7 @@ class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_LIMITS = FlowLimits()
-# What may have failed for a reason that is over when the flow is tried again.
+# What may have failed for a reason that is over when the flow is retried.
 _RETRIED_KINDS = (CommandKind.STEP,)
 
 
@@ -89,7 +89,7 @@ class FlowLifecycle(ABC):
         self.now_ms = state.run_started_ms or state.started_ms
         # When something is due, in this process or another.
         self.due_ms = state.wake_ms or None
-        # What the code has just begun to wait for.
+        # What the code has just started to wait for.
         self._new_commands: list[Position] = []
         self._wall_ms = self.now_ms
         self._progress = state.progress
@@ -143,7 +143,7 @@ class FlowLifecycle(ABC):
             self._transition.is_state_changed = True
 
     def _on_history_full(self) -> None:
-        """Park it: it has done as much as can be written down of one flow."""
+        """Park it: it has done as much as can be recorded of one flow."""
         limits = self.limits
         text = (
             f"flow {self.state.name} has done {self.steps} steps, which were given {self._bytes} "
@@ -231,7 +231,7 @@ class FlowLifecycle(ABC):
                 state.trials += 1
                 self.is_unloaded = True
             elif was is not FlowStatus.RUNNING:
-                # One that begins anew does so by being loaded, so that nothing of before is left.
+                # One that starts anew does so by being loaded, so that nothing of before is left.
                 self._run_code()
         elif effect is FlowEffect.CLOSE_CODE:
             self.close_code()
@@ -254,7 +254,7 @@ class FlowLifecycle(ABC):
             state.wake_ms = self._wall_ms + self.limits.retry_delay_ms(state.attempts)
 
     def close_code(self) -> None:
-        """Put the code away; to go on, the flow must be read again."""
+        """Put the code away; to continue, the flow must be read again."""
         self.is_unloaded = True
         code, self.code = self.code, None
         self._new_commands.clear()

@@ -1,4 +1,4 @@
-"""Replay: flow code runs again from its beginning, and recorded steps return recorded results.
+"""Replay: flow code runs again from its start, and recorded steps return recorded results.
 
 `replay` starts the code and answers its commands from history, in the order of their completion.
 The function of a step with an entry is not called again: `recorded_result` decodes what it

@@ -23,7 +23,7 @@ class InitiatingSession(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ForkOrigin(msgspec.Struct, frozen=True, array_like=True):
-    """Where a flow that was not begun by its code's caller comes from."""
+    """Where a flow that was not started by its code's caller comes from."""
 
     flow: int
     step: int
@@ -32,7 +32,7 @@ class ForkOrigin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FlowFailure(msgspec.Struct, frozen=True, array_like=True):
-    """Why a flow failed, waits for an operator, or is tried again."""
+    """Why a flow failed, waits for an operator, or is retried."""
 
     error_id: str
     """The same here and at everybody who was told."""
@@ -71,7 +71,7 @@ class FlowState(msgspec.Struct, kw_only=True, rename=_STORED_NAMES):
     client_id: str | None = None
     initiated_by: InitiatingSession | None = None
     run_number: int = 1
-    """How often it began anew."""
+    """How often it started anew."""
     run_started_ms: int = 0
     """When it last did."""
     is_confirmed: bool = False
@@ -90,15 +90,15 @@ class FlowState(msgspec.Struct, kw_only=True, rename=_STORED_NAMES):
     trials: int = 0
     """How often it was, since it last came any further."""
     crashes_alone: int = 0
-    """How often the process ended during that, with no other suspect at work."""
+    """How often the process ended during that, with no other suspect running."""
     failure: FlowFailure | None = None
     result: bytes | None = None
     progress: str | None = None
     ended_ms: int | None = None
     trace: dict[str, str] | UnsetType = UNSET
-    """The span of its beginning, as headers tell it; not there if nobody traced that."""
+    """The span of its start, as headers tell it; not there if nobody traced that."""
     forked_from: ForkOrigin | UnsetType = UNSET
-    """The flow it was forked from. It began when that one did, as far as its code can tell."""
+    """The flow it was forked from. It started when that one did, as far as its code can tell."""
     fork_seeds: list[tuple[int, bytes]] | UnsetType = UNSET
     """What its random numbers come from instead, from so many steps on: since it was forked."""
 
@@ -117,7 +117,7 @@ class FlowState(msgspec.Struct, kw_only=True, rename=_STORED_NAMES):
         self.fork_seeds = [*earlier_seeds, (step, seed)]
 
     def start_next_run(self, arguments: bytes, now_ms: int) -> None:
-        """Begin its next run."""
+        """Start its next run."""
         self.arguments = arguments
         self.run_number += 1
         self.run_started_ms = now_ms

@@ -1,8 +1,8 @@
 """The machine of a flow: State x Event -> Transition x State'.
 
-It runs the code of the flow, and says what must be written down and sent for that. It does neither
+It runs the code of the flow, and says what must be recorded and sent for that. It does neither
 by itself: no I/O, no clock, no chance. Whoever drives it commits a transition as a whole, and drops
-the machine if that fails; it is made again from what is in the store.
+the machine if that fails; it is restored from what is in the store.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FlowStateMachine(FlowLifecycle):
 
     Args:
         state: what is known of it.
-        create_coroutine: makes its code, which has not begun; raises if nothing fits the state.
+        create_coroutine: makes its code, which has not started; raises if nothing fits the state.
         entries: its history.
         buffered: messages that it has not received, with the numbers of their sessions.
         signals: signals that it has not received.
@@ -144,7 +144,7 @@ class FlowStateMachine(FlowLifecycle):
         return transition
 
     def _can_defer(self, transition: FlowTransition) -> bool:
-        """Whether what was only read can be recorded later: as long as the code goes on reading."""
+        """Whether results of reads can be recorded later: as long as the code only reads."""
         if not (self._is_all_read and transition.entries and transition.has_only_entries):
             return False
         if transition.is_cut or self.code is None:
@@ -250,7 +250,7 @@ class FlowStateMachine(FlowLifecycle):
     def _advance(self, code: FlowCoroutine) -> None:
         """Give the code what is there for it, one thing at a time, until it waits for the world.
 
-        Code that never does is cut short: it goes on when what it did so far is durable.
+        Code that never does is cut short: it continues when what it did so far is durable.
         """
         while code.result is None:
             if self._new_commands:
@@ -268,7 +268,7 @@ class FlowStateMachine(FlowLifecycle):
         self._on_result(code.result)
 
     def _start_new_commands(self, code: FlowCoroutine) -> None:
-        """Have the functions run that the code has just begun to wait for."""
+        """Have the functions run that the code has just started to wait for."""
         fresh, self._new_commands = self._new_commands, []
         for position in fresh:
             command = pending_command_at(code, position)
@@ -314,7 +314,7 @@ class FlowStateMachine(FlowLifecycle):
     def _complete_error(
         self, command: FlowCommand, error: BaseException, value: bytes | None = None
     ) -> None:
-        """Give the code an error, made of what is written down of it."""
+        """Give the code an error, made of what is recorded of it."""
         failure = values.record_error(error)
         restored = values.restore_error(failure)
         restored.__cause__ = error
@@ -327,7 +327,7 @@ class FlowStateMachine(FlowLifecycle):
         outcome: CommandResult,
         failure: values.RecordedError | None = None,
     ) -> None:
-        """Write down what came of something the code waited for, and go on with it."""
+        """Record what came of something the code waited for, and continue with it."""
         assert self.code is not None
         self._move_time(self._wall_ms)
         self._record(command, value, failure)

@@ -1,4 +1,4 @@
-"""Values on their way into records and back: what code sees is always what was written down."""
+"""Values on their way into records and back: what code sees is always what was recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _encoder = msgspec.msgpack.Encoder()
 _digest_encoder = msgspec.msgpack.Encoder(order="deterministic")
 _DIGEST_BYTES = 8
 _TEXT_CHARS_MAX = 2_000
-# An error that was made with more than this is made again from its text.
+# An error that was made with more than this is restored from its text.
 _ARGS_BYTES_MAX = 64 * KIB
 # Values of these types are the same before and after.
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
@@ -136,17 +136,17 @@ def _result_type(function: Callable[..., Any]) -> Any:
 
 
 class RecordedError(msgspec.Struct, frozen=True, array_like=True):
-    """An error as it is written down."""
+    """An error as it is recorded."""
 
     kind: str
     """Module and name of its class."""
     text: str
     args: bytes | None = None
-    """What it was made with, where that can be written down."""
+    """What it was made with, where that can be recorded."""
 
 
 def record_error(error: BaseException) -> RecordedError:
-    """An error as it is written down."""
+    """An error as it is recorded."""
     kind = type(error)
     args: bytes | None
     try:
@@ -159,7 +159,7 @@ def record_error(error: BaseException) -> RecordedError:
 
 
 def _text_of(error: BaseException) -> str:
-    """What an error says, as far as it can be said and written down."""
+    """What an error says, as far as it can be said and recorded."""
     try:
         text = str(error)
     except Exception as problem:
@@ -168,7 +168,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def sanitize_text(text: str) -> str:
-    """A text that can be written down, whatever it is made of."""
+    """A text that can be recorded, whatever it is made of."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -181,12 +181,12 @@ def _import(module: str) -> Any:
 
 
 def restore_error(failure: RecordedError, *, may_import: bool = True) -> Exception:
-    """The error that was written down.
+    """The error that was recorded.
 
-    Where its class cannot be made again it is StepFailedError, or FlowError if it was one.
+    Where its class cannot be restored it is StepFailedError, or FlowError if it was one.
 
     Args:
-        failure: what was written down.
+        failure: what was recorded.
         may_import: whether its module is imported; if not, only one that is loaded counts, as for
             what another process says.
     """

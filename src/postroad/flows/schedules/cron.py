@@ -1,6 +1,6 @@
 """When a schedule is due: cron expressions, in the time of any time zone.
 
-Five fields as in Vixie's cron. If neither day of month nor day of week begins with a star, either
+Five fields as in Vixie's cron. If neither day of month nor day of week starts with a star, either
 of them is enough; otherwise a day has to fit both.
 
 A schedule follows the clock on the wall. Times that a change of the clock leaves out are due once,
@@ -70,7 +70,7 @@ class _Field(msgspec.Struct, frozen=True):
 
     def _end(self, word: str, start: int, text: str) -> int:
         end = self._value(word, text)
-        # Sunday is 0 and 7, so that a range can begin and end with it.
+        # Sunday is 0 and 7, so that a range can start and end with it.
         if end == 0 < start and self.name == "day of week":
             end = 7
         if end < start:

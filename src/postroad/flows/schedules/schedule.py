@@ -27,18 +27,18 @@ _COLUMNS = "name, flow, cron, zone, arguments, catch_up, is_paused, next_ms, las
 
 
 class CatchUpPolicy(StrEnum):
-    """What becomes of times at which a flow could not be begun."""
+    """What becomes of times at which a flow could not be started."""
 
     LAST = "last"
-    """It is begun once, for the last of them."""
+    """It is started once, for the last of them."""
     ALL = "all"
-    """It is begun for each of them, a thousand at most."""
+    """It is started for each of them, a thousand at most."""
     NONE = "none"
     """They are left out."""
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow that is begun again and again, as it is in the store."""
+    """A flow that is started again and again, as it is in the store."""
 
     name: str
     flow: str
@@ -50,14 +50,14 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     next_ms: int
     """The first time for which nothing was decided; it only ever moves forward."""
     last_ms: int | None = None
-    """The last time for which the flow was begun."""
+    """The last time for which the flow was started."""
 
 
 class ScheduleAdvance(msgspec.Struct, frozen=True):
     """What one commit does about a schedule."""
 
     due_ms: int | None
-    """The time its flow is begun for; None if it is not."""
+    """The time its flow is started for; None if it is not."""
     next_ms: int
 
 
@@ -70,7 +70,7 @@ class SchedulePlan(msgspec.Struct, frozen=True):
 
 
 def plan_schedule(schedule: Schedule, cron: CronExpression, now_ms: int) -> SchedulePlan:
-    """Decide which times a flow is begun for, and when the schedule is looked at next."""
+    """Decide which times a flow is started for, and when the schedule is looked at next."""
     if schedule.is_paused or schedule.next_ms > now_ms:
         return SchedulePlan([])
     limit = CATCH_UP_MAX if schedule.catch_up is CatchUpPolicy.ALL else 1
@@ -124,7 +124,7 @@ def _times_between(cron: CronExpression, start_ms: int, end_ms: int) -> Iterator
 
 
 def resume_schedule(schedule: Schedule, cron: CronExpression, now_ms: int) -> Schedule:
-    """A schedule that goes on; nobody wanted what would have been due while it was paused."""
+    """A schedule that continues; nobody wanted what would have been due while it was paused."""
     next_ms = schedule.next_ms if schedule.next_ms > now_ms else cron.next_after(now_ms)
     return msgspec.structs.replace(schedule, is_paused=False, next_ms=next_ms)
 
@@ -150,7 +150,7 @@ def merge_schedule(
 
 
 def schedule_client_id(name: str, due_ms: int) -> str:
-    """What the flow is begun as for one time of a schedule."""
+    """What the flow is started as for one time of a schedule."""
     return f"schedule:{name}:{format_time(due_ms)}"
 
 

@@ -140,7 +140,7 @@ class FlowSchedules:
         return await self._change(write)
 
     async def delete(self, name: str) -> None:
-        """Delete a schedule, or raise ScheduleNotFoundError; flows that it started go on."""
+        """Delete a schedule, or raise ScheduleNotFoundError; flows that it started continue."""
 
         def write(stored: StoreTables) -> None:
             _find(stored.database, name)

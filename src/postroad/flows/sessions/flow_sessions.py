@@ -103,7 +103,7 @@ class FlowSessions:
             endpoint = SessionEndpoint(origin.key, origin.peer, 0, is_initiator=False)
             endpoint.on_message(SessionInit(origin.flow, origin.version, origin.app))
             if state.run_number > 1:
-                # It was ended when the flow began anew.
+                # It was ended when the flow started anew.
                 endpoint.apply(SessionTrigger.CLOSE)
             self.by_number[0] = endpoint
 
@@ -318,7 +318,7 @@ class FlowSessions:
                 _close(endpoint, transition)
 
     def send_confirm(self, transition: FlowTransition) -> None:
-        """Tell whoever opened the session that its responder has begun, if it does not know."""
+        """Tell whoever opened the session that its responder has started, if it does not know."""
         if self._state.initiated_by is not None and not self._state.is_confirmed:
             self._state.is_confirmed = True
             queue_message(transition, self.by_number[0], SessionConfirm(*self._flow_identity(None)))

@@ -1,6 +1,6 @@
-"""What two flows tell each other, as it is in the mail.
+"""What two flows tell each other, as it is in the messages.
 
-A letter has everything one commit says in one session, in order.
+A message has everything one commit says in one session, in order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 from postroad.core.errors import Reject as DeadLetter
 
 QUEUE = "flows.sessions"
-"""The mail queue of every node that has flows."""
+"""The messages queue of every node that has flows."""
 
 _NAME_CHARS_MAX = 200
 _MESSAGES_MAX = 100_000
@@ -40,7 +40,7 @@ class SessionInit(msgspec.Struct, frozen=True, array_like=True, tag="i", gc=Fals
 
 
 class SessionConfirm(msgspec.Struct, frozen=True, array_like=True, tag="c", gc=False):
-    """The responder has begun."""
+    """The responder has started."""
 
     flow: str
     version: int
@@ -48,7 +48,7 @@ class SessionConfirm(msgspec.Struct, frozen=True, array_like=True, tag="c", gc=F
 
 
 class SessionReject(msgspec.Struct, frozen=True, array_like=True, tag="r", gc=False):
-    """The responder cannot begin."""
+    """The responder cannot start."""
 
     text: str
     error_id: str
@@ -92,12 +92,12 @@ _message_decoder: msgspec.msgpack.Decoder[SessionMessage] = msgspec.msgpack.Deco
 
 
 def encode_session_envelope(envelope: SessionEnvelope) -> bytes:
-    """A letter as it is posted."""
+    """A message as it is sent."""
     return _encoder.encode(envelope)
 
 
 def decode_session_envelope(body: bytes) -> SessionEnvelope:
-    """A letter as it was posted; raises Reject if it is none."""
+    """A message as it was sent; raises Reject if it is none."""
     try:
         envelope = _decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

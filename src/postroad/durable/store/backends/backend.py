@@ -86,14 +86,14 @@ class StoreConnection(Protocol):
         """Run what `later` has put off, for those who use the connection as its driver made it."""
 
     def begin(self) -> None:
-        """Begin to write."""
+        """Start to write."""
 
     def cancel(self) -> None:
         """End the statement that runs in another thread, where that harms no other."""
 
     @property
     def is_in_transaction(self) -> bool:
-        """Whether what `begin` began has not ended."""
+        """Whether what `begin` started has not ended."""
 
     def prepare(self) -> None:
         """Everything is written, and `commit` is next."""
@@ -164,7 +164,7 @@ class DatabaseBackend(Protocol):
         """A connection that sees what is committed."""
 
     def lock_schema(self, database: StoreConnection) -> None:
-        """Have the transaction that has begun wait until no other prepares the tables."""
+        """Have the transaction that has started wait until no other prepares the tables."""
 
     def check(self, database: StoreConnection) -> None:
         """Raise StoreCorruptedError if the data is damaged."""

@@ -109,7 +109,7 @@ class PostgresStoreConnection(StoreConnection):
         # What keeps other processes out.
         self.locks: list[int] = []
         # Whether what is to be checked at the end of a transaction is checked at once in this one,
-        # and what was not so at its beginning, once that was asked for.
+        # and what was not so at its start, once that was asked for.
         self._checks_immediately = False
         self._deferred_constraints: str | None = None
 
@@ -356,7 +356,7 @@ class PostgresBackend(DatabaseBackend):
         return PostgresStoreConnection(connection, self._where)
 
     def check(self, database: StoreConnection) -> None:
-        """The server checks its pages by itself, where checksums are on."""
+        """The server checks its batches by itself, where checksums are on."""
         database.execute("SELECT 1")
 
     def record_commits(self, role: str, commits: int) -> None:

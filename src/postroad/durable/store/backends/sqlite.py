@@ -42,7 +42,7 @@ COLUMN_TYPES = {
     "id": "INTEGER PRIMARY KEY",
     "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
     "blob": "BLOB",
-    # One tree instead of two, so that a commit writes fewer pages.
+    # One tree instead of two, so that a commit writes fewer batches.
     "clustered": "WITHOUT ROWID",
 }
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -148,7 +148,7 @@ class SqliteStoreConnection(StoreConnection):
         """To end a statement that writes would undo the whole transaction."""
 
     def begin_savepoint(self, lock_s: float, statement_s: float) -> None:
-        # Whoever has begun to write waits for nobody.
+        # Whoever has started to write waits for nobody.
         self.execute("SAVEPOINT postroad_turn")
 
     def check_savepoint(self) -> None:
@@ -315,7 +315,7 @@ class SqliteBackend(DatabaseBackend):
             logger.debug("cannot preallocate the write-ahead log of %s: %s", self._path, error)
 
     def lock_schema(self, database: StoreConnection) -> None:
-        """Whoever has begun to write is alone anyway."""
+        """Whoever has started to write is alone anyway."""
 
     def connect_reader(self) -> SqliteStoreConnection:
         database = self._open(f"{self._path}")

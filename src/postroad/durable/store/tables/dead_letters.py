@@ -1,4 +1,4 @@
-"""Messages that could not be delivered or handled, kept with the reason until somebody decides."""
+"""Messages that could not be delivered or handled, with the reason, until an operator decides."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .rows import DeadLetter, sanitize_text
 
 
 class DeadLetterTable:
-    """Adds to and removes from the dead letters of a store, inside a commit."""
+    """The dead letters of a store, inside a commit."""
 
     def __init__(self, database: StoreConnection) -> None:
         self.database = database
-        # By how many bytes there is more or less of each sender after this commit.
+        # By how many bytes each sender has more or fewer dead letters after this commit.
         self.bytes_by_sender: dict[str, int] = {}
 
     def add_outbound(
         self, peer: str, message: StoredMessage, reason: str, detail: str, now_ms: int
     ) -> None:
-        """Keep a letter that a peer did not take."""
+        """Add a message that a peer rejected."""
         self._add(True, peer, message, reason, detail, 0, now_ms)
 
     def add_inbound(
@@ -32,7 +32,7 @@ class DeadLetterTable:
         failures: int,
         now_ms: int,
     ) -> None:
-        """Keep a letter that was not handled here."""
+        """Add a message that could not be handled here."""
         self._add(False, sender, message, reason, detail, failures, now_ms)
 
     def _add(
@@ -65,7 +65,7 @@ class DeadLetterTable:
         )
 
     def remove(self, id: int) -> DeadLetter | None:
-        """Take a dead letter out; None if there is none of that number."""
+        """Remove and return a dead letter; None if there is none of this id."""
         dead = find_dead_letter(self.database, id)
         if dead is not None:
             for (size,) in self.database.execute(

@@ -1,4 +1,4 @@
-"""Moving letters from one queue of a node to another, inside a commit."""
+"""Moves messages from one queue of a node to another, inside a commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BYTES_MAX = 1024 * 1024
 
 
 class _LocatedMessage(NamedTuple):
-    """A letter, and where it is."""
+    """A message, and where it is stored."""
 
     location: InboxBatch | DeferredMessage
     bit: int
@@ -27,14 +27,14 @@ class _LocatedMessage(NamedTuple):
 
     @property
     def sender_and_skew(self) -> tuple[str, int]:
-        """Who sent it, and by how much this node's clock was ahead then."""
+        """Its sender, and by how much this node's clock was ahead of the sender's."""
         return self.location.sender, self.location.clock_skew_ms
 
 
 def move_messages(tables: StoreTables, queue: str, to: str, limit: int) -> int:
-    """Put some letters of a queue into another one, as if they were new; 0 if there are none.
+    """Move messages of a queue to another one, as if they were new; returns how many.
 
-    Letters set aside come first: those of their key that are not must stay behind them.
+    Messages deferred come first: those of their key that are not must stay behind them.
     """
     id, _ = list_queues(tables.database).get(queue, (0, False))
     located = [*_take_batch(_messages_of(tables, queue, id, limit), limit)]
@@ -53,13 +53,13 @@ def move_messages(tables: StoreTables, queue: str, to: str, limit: int) -> int:
         tables.queues.mark_range_done(id, batch.id, batch.received_ms, done[batch.id])
     for message in located:
         if isinstance(message.location, DeferredMessage):
-            # Whatever waits for it in its queue is moved too, or waits for nobody any more.
+            # Messages that wait for it are moved too, or are released.
             tables.queues.delete_deferred(message.location, tables.now_ms)
     return len(located)
 
 
 def _take_batch(messages: Iterator[_LocatedMessage], limit: int) -> Iterator[_LocatedMessage]:
-    """As many as make a page that is not too large, one at least."""
+    """Return as many messages as fit into a batch, at least one."""
     size = 0
     for located in islice(messages, limit):
         yield located

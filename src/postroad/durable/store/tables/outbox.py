@@ -1,4 +1,4 @@
-"""What waits to be sent: pages of letters with gapless numbers, one row of them for each peer.
+"""The outbox: batches of messages with gapless numbers, one row of them for each peer.
 
 Everything here runs inside the transaction of a commit.
 """
@@ -38,14 +38,14 @@ UNREADABLE_QUEUE = "_unreadable"
 
 
 class IdempotencyRecord(msgspec.Struct, frozen=True):
-    """The key that makes posting twice the same as posting once."""
+    """An idempotency key with the digest of its message."""
 
     key: str
     digest: bytes
-    """Of what was posted, to notice another message under the same key."""
+    """Digest of the message, to detect another message under the same key."""
 
     def check(self, digest: bytes, peer: str) -> None:
-        """Raise IdempotencyConflictError unless what was posted before is the same."""
+        """Raise IdempotencyConflictError unless the same message was sent before."""
         if digest != self.digest:
             raise IdempotencyConflictError(
                 f"idempotency key {self.key!r} was used for another message to {peer!r}"
@@ -53,7 +53,7 @@ class IdempotencyRecord(msgspec.Struct, frozen=True):
 
 
 class OutboxTable:
-    """Appends to and removes from the outbox of a store."""
+    """The outbox of a store, inside a commit."""
 
     def __init__(
         self,
@@ -66,21 +66,21 @@ class OutboxTable:
         self._store = store
         self._config = config
         self._dead_letters = dead
-        # As the next commit will leave them; forgotten when one fails.
+        # As the next commit will leave them; dropped when a commit fails.
         self._peers: dict[str, PeerState] = {}
         self._queued: dict[str, list[bytes]] = {}
-        # Pages of this commit, for bridges that wait for them.
+        # Batches of this commit, for the bridges.
         self.added_batches: list[tuple[str, OutboxBatch]] = []
 
     def find(self, name: str) -> PeerState | None:
-        """The state of a peer; None if it is new."""
+        """Return the state of a peer, or None if it is new."""
         peer = self._peers.get(name) or find_peer(self.database, name)
         if peer is not None:
             self._peers[name] = peer
         return peer
 
     def peer(self, name: str) -> PeerState:
-        """The state of a peer, made if it is new."""
+        """Return the state of a peer; created if it is new."""
         peer = self.find(name)
         if peer is None:
             peer = self._peers[name] = self._add_peer(name)
@@ -97,7 +97,7 @@ class OutboxTable:
         )
         return peer
 
-    # Posting.
+    # Sending.
 
     def check_capacity(self, name: str, count: int) -> None:
         """Raise OutboxFullError if the outbox of a peer has no capacity for `count` more."""
@@ -105,7 +105,7 @@ class OutboxTable:
             return
         peer = self._peers.get(name)
         if peer is not None:
-            # What a bridge of another process has settled is not known here yet.
+            # Acks that a bridge of another process has committed are not in memory yet.
             peer.acked_seq, peer.acked_chain = self.database.execute(
                 "SELECT settled, settled_chain FROM postroad_peers WHERE id = ?", (peer.id,)
             )[0]
@@ -116,7 +116,7 @@ class OutboxTable:
             )
 
     def capacity_left(self, name: str) -> int:
-        """How many more messages this node keeps for a peer."""
+        """Return how many more messages the outbox accepts for a peer."""
         return self._config.outbox_messages_max - self._count_unacked(name)
 
     def _count_unacked(self, name: str) -> int:
@@ -124,7 +124,7 @@ class OutboxTable:
         return count if peer is None else peer.last_seq + count - peer.acked_seq
 
     def find_sent(self, name: str, idempotency: IdempotencyRecord) -> int | None:
-        """The id of the letter posted under that key before, if there was one."""
+        """Return the id of the message sent under this key before, or None."""
         peer = self.find(name)
         if peer is None:
             return None
@@ -139,7 +139,7 @@ class OutboxTable:
         return int(message)
 
     def record_sent(self, name: str, idempotency: IdempotencyRecord, id: int, now_ms: int) -> None:
-        """Note that a letter was posted under a key."""
+        """Record that a message was sent under a key."""
         self.database.execute(
             "INSERT INTO postroad_idempotency (peer, key, digest, letter, posted_ms)"
             " VALUES (?, ?, ?, ?, ?)",
@@ -147,16 +147,16 @@ class OutboxTable:
         )
 
     def purge_sent(self, before_ms: int) -> None:
-        """Drop keys that are too old."""
+        """Delete idempotency keys from before a time."""
         self.database.execute("DELETE FROM postroad_idempotency WHERE posted_ms < ?", (before_ms,))
 
     def enqueue(self, name: str, encoded: Sequence[bytes]) -> None:
-        """Add letters for a peer; they get their numbers at the end of this commit."""
+        """Append messages for a peer; they get their numbers at the end of this commit."""
         if encoded:
             self._queued.setdefault(name, []).extend(encoded)
 
     def flush(self, now_ms: int) -> None:
-        """Write what was appended, as pages."""
+        """Write the appended messages as batches."""
         for name, encoded in self._queued.items():
             peer = self.peer(name)
             for messages in self.split(encoded):
@@ -164,12 +164,12 @@ class OutboxTable:
         self._queued.clear()
 
     def split(self, encoded: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-        """Cut letters into pages."""
+        """Write messages as batches."""
         config = self._config
         return split_into_batches(encoded, config.batch_messages_max, config.batch_bytes_max)
 
     def enqueue_batch(self, name: str, count: int, messages: bytes, now_ms: int) -> None:
-        """Add a page of so many letters as it is, before what `append` adds in this commit."""
+        """Add an encoded batch, before the messages that `append` adds in this commit."""
         self._write_batch(self.peer(name), count, messages, now_ms)
 
     def _write_batch(self, peer: PeerState, count: int, messages: bytes, now_ms: int) -> None:
@@ -182,7 +182,7 @@ class OutboxTable:
         )
         self.added_batches.append((peer.name, OutboxBatch(first, last, peer.last_chain, messages)))
 
-    # Settling.
+    # Acknowledgements.
 
     def ack(
         self,
@@ -193,7 +193,7 @@ class OutboxTable:
         rejections: Sequence[MessageRejection],
         now_ms: int,
     ) -> None:
-        """Remove what a peer has accepted; what it refused becomes dead letters of this node."""
+        """Remove what a peer has accepted; rejected messages become dead letters of this node."""
         peer = find_peer(self.database, name)
         if peer is None or peer.epoch != epoch or acked <= peer.acked_seq:
             return
@@ -215,7 +215,7 @@ class OutboxTable:
             self._peers[name].acked_seq, self._peers[name].acked_chain = acked, chain
 
     def _check_acked_chain(self, peer: PeerState, acked: int, chain: bytes) -> None:
-        """A peer can have accepted whole pages only, and those that were sent."""
+        """Raise unless a peer has accepted whole batches that were sent."""
         if chain_after(self.database, peer.id, acked) != chain:
             raise StreamDivergedError(
                 f"{peer.name!r} claims to have accepted message {acked}, but not the one that "
@@ -225,7 +225,7 @@ class OutboxTable:
     def _dead_letter_rejected(
         self, peer: PeerState, rejections: Sequence[MessageRejection], now_ms: int
     ) -> None:
-        """Make dead letters of what was refused."""
+        """Dead-letter rejected messages."""
         batch = OutboxBatch(0, 0, b"", None)
         messages: Sequence[StoredMessage] = ()
         for rejection in rejections:
@@ -241,7 +241,7 @@ class OutboxTable:
     def dead_letter_batch(
         self, name: str, batch: OutboxBatch, reason: DeadLetterReason, detail: str, now_ms: int
     ) -> None:
-        """Make dead letters of a page that cannot be sent; its numbers stay."""
+        """Dead-letter a batch that cannot be sent; its numbers stay used."""
         peer = self.peer(name)
         if batch.data is None:
             return
@@ -265,7 +265,7 @@ class OutboxTable:
         peer.epoch += 1
         peer.last_seq = peer.acked_seq = 0
         peer.last_chain = peer.acked_chain = initial_chain(self._store, peer.epoch, name)
-        # In this order no page ever gets the id of another one: each moves to a lower one.
+        # In this order no batch gets the id of another one: each moves to a lower one.
         for id, last, messages in batches:
             first = peer.last_seq + 1
             peer.last_seq += last - id % BATCH_ID_SPAN + 1
@@ -281,7 +281,7 @@ class OutboxTable:
         return peer.last_seq
 
     def pause(self, name: str, is_paused: bool) -> None:
-        """Write down whether what waits for a peer shall wait on."""
+        """Record whether delivery to a peer is paused."""
         peer = self.peer(name)
         peer.is_paused = is_paused
         self.database.execute(
@@ -289,7 +289,7 @@ class OutboxTable:
         )
 
     def purge(self, name: str) -> int:
-        """Empty the pages that wait for a peer; returns how many messages that were."""
+        """Empty the batches for a peer; returns the number of their messages."""
         peer = self.peer(name)
         rows = self.database.execute(
             "UPDATE postroad_outbox SET letters = NULL WHERE id > ? AND id < ?"
@@ -299,14 +299,14 @@ class OutboxTable:
         return sum(last - id % BATCH_ID_SPAN + 1 for id, last in rows)
 
     def on_rolled_back(self) -> None:
-        """Drop what is only in memory: the commit failed."""
+        """Drop what is only in memory, after a failed commit."""
         self._peers.clear()
         self._queued.clear()
         self.added_batches.clear()
 
 
 def read_messages(batch: OutboxBatch) -> Sequence[StoredMessage]:
-    """The letters of a page; what nobody can read any more is one letter of all its bytes."""
+    """Return the messages of a batch; an unreadable one is a single message of all its bytes."""
     if batch.data is None:
         return ()
     try:

@@ -1,4 +1,4 @@
-"""Reading from a store, inside a commit or beside it."""
+"""Reads from a store, inside a commit or between commits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger("postroad.durable")
 
 _BATCHES_AT_ONCE = 8
 
-# The pages of a peer have ids between its own times this, and its own plus one times this.
+# The ids of a peer's batches lie between multiples of this span.
 BATCH_ID_SPAN = 2**40
 _BATCHES_OF_PEER = (
     f"BETWEEN peers.id * {BATCH_ID_SPAN} AND peers.id * {BATCH_ID_SPAN} + {BATCH_ID_SPAN - 1}"
@@ -52,13 +52,13 @@ _DEFERRED_COLUMNS = "id, sender, letter, due_ms, holds_key, failures, ahead_ms, 
 
 
 def find_peer(database: StoreConnection, name: str) -> PeerState | None:
-    """The state of a peer, if anything was ever posted to it."""
+    """Return the state of a peer, or None if nothing was ever sent to it."""
     rows = database.execute(f"SELECT {_PEER_COLUMNS} FROM {_PEERS} WHERE name = ?", (name,))
     return _to_peer(rows[0]) if rows else None
 
 
 def list_peers(database: StoreConnection) -> list[PeerState]:
-    """All peers anything was ever posted to."""
+    """Return all peers that anything was ever sent to."""
     return [_to_peer(row) for row in database.execute(f"SELECT {_PEER_COLUMNS} FROM {_PEERS}")]
 
 
@@ -77,7 +77,7 @@ def _to_peer(row: DatabaseRow) -> PeerState:
 
 
 def batch_id(peer: int, first: int) -> int:
-    """The id of the page for a peer that begins with that number."""
+    """Return the id of the outbox batch of a peer that starts with this number."""
     return peer * BATCH_ID_SPAN + first
 
 
@@ -91,7 +91,7 @@ def _to_outbox_batch(row: DatabaseRow) -> OutboxBatch:
 def read_outbox_batches(
     database: StoreConnection, peer: int, after: int, limit: int
 ) -> list[OutboxBatch]:
-    """The next pages that wait for a peer, in order."""
+    """Return the next outbox batches of a peer, in order."""
     rows = database.execute(
         f"SELECT {_OUTBOX_COLUMNS} FROM postroad_outbox"
         " WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
@@ -103,7 +103,7 @@ def read_outbox_batches(
 def read_outbox_batches_of_epoch(
     database: StoreConnection, peer: int, after: int, limit: int
 ) -> tuple[int | None, list[OutboxBatch]]:
-    """The next pages that wait for a peer, and the epoch their numbers are of.
+    """The next batches that wait for a peer, and the epoch their numbers are of.
 
     While the peer is paused there is neither. In one statement, so that both are of one moment.
     """
@@ -121,7 +121,7 @@ def read_outbox_batches_of_epoch(
 
 
 def outbox_batch_with(database: StoreConnection, peer: int, number: int) -> OutboxBatch | None:
-    """The page of the outbox that a message is in."""
+    """Return the outbox batch that contains a message, or None."""
     rows = database.execute(
         f"SELECT {_OUTBOX_COLUMNS} FROM postroad_outbox"
         " WHERE id > ? AND id <= ? ORDER BY id DESC LIMIT 1",
@@ -132,7 +132,7 @@ def outbox_batch_with(database: StoreConnection, peer: int, number: int) -> Outb
 
 
 def chain_after(database: StoreConnection, peer: int, number: int) -> bytes | None:
-    """The chain after a message that waits for a peer; None unless it ends a page."""
+    """Return the chain after an outbox message; None unless the message ends a batch."""
     rows = database.execute(
         "SELECT last, chain FROM postroad_outbox WHERE id > ? AND id <= ? ORDER BY id DESC LIMIT 1",
         (batch_id(peer, 0), batch_id(peer, number)),
@@ -143,7 +143,7 @@ def chain_after(database: StoreConnection, peer: int, number: int) -> bytes | No
 def peer_and_chain(
     database: StoreConnection, name: str, number: int
 ) -> tuple[PeerState, bytes | None]:
-    """The state of a peer, and the chain after one message if that ends a page.
+    """The state of a peer, and the chain after one message if that ends a batch.
 
     In one statement, so that both are of the same moment.
     """
@@ -162,7 +162,7 @@ def peer_and_chain(
 
 
 def count_outbox(database: StoreConnection, peer: int) -> int:
-    """Messages that wait for a peer, without those of which only the numbers are left."""
+    """Return the number of outbox messages of a peer, without emptied batches."""
     rows = database.execute(
         "SELECT COALESCE(SUM(last - id + ?), 0) FROM postroad_outbox"
         " WHERE id > ? AND id < ? AND letters IS NOT NULL",
@@ -172,7 +172,7 @@ def count_outbox(database: StoreConnection, peer: int) -> int:
 
 
 def oldest_outbox_ms(database: StoreConnection, peer: int) -> int | None:
-    """When the oldest page that waits for a peer was posted, of those that have letters."""
+    """Return when the oldest outbox batch of a peer that has messages was sent."""
     rows = database.execute(
         "SELECT posted_ms FROM postroad_outbox WHERE id > ? AND id < ? AND letters IS NOT NULL"
         " ORDER BY id LIMIT 1",
@@ -182,7 +182,7 @@ def oldest_outbox_ms(database: StoreConnection, peer: int) -> int | None:
 
 
 def peek_outbox(database: StoreConnection, name: str, limit: int) -> list[StoredMessage]:
-    """The first letters that wait for a peer."""
+    """Return the first outbox messages of a peer."""
     peer = find_peer(database, name)
     messages: list[StoredMessage] = []
     after = 0
@@ -200,7 +200,7 @@ def peek_outbox(database: StoreConnection, name: str, limit: int) -> list[Stored
 def find_stream(
     database: StoreConnection, sender: str, store: bytes, epoch: int
 ) -> SenderStream | None:
-    """How far a sender's store has been accepted, if it ever sent something."""
+    """Return the watermark of a sender's store, or None if it never sent anything."""
     rows = database.execute(
         "SELECT id, watermark, chain FROM postroad_streams"
         " WHERE sender = ? AND store = ? AND epoch = ?",
@@ -210,7 +210,7 @@ def find_stream(
 
 
 def list_rejections(database: StoreConnection, stream: int, after: int) -> list[MessageRejection]:
-    """What was refused of a stream and may not be known to its sender."""
+    """Return the rejections of a stream that its sender may not know."""
     rows = database.execute(
         "SELECT number, reason, detail FROM postroad_refusals"
         " WHERE stream = ? AND number > ? ORDER BY number",
@@ -220,7 +220,7 @@ def list_rejections(database: StoreConnection, stream: int, after: int) -> list[
 
 
 def list_queues(database: StoreConnection) -> dict[str, tuple[int, bool]]:
-    """All queues: their numbers, and whether they are paused."""
+    """Return all queues: their numbers, and whether they are paused."""
     rows = database.execute("SELECT name, id, is_paused FROM postroad_queues ORDER BY name")
     return {name: (id, bool(is_paused)) for name, id, is_paused in rows}
 
@@ -228,7 +228,7 @@ def list_queues(database: StoreConnection) -> dict[str, tuple[int, bool]]:
 def read_inbox_batches(
     database: StoreConnection, queue: str, id: int, after: int, limit: int
 ) -> list[InboxBatch]:
-    """The next pages of a queue."""
+    """Return the next inbox batches of a queue."""
     rows = database.execute(
         "SELECT id, sender, letters, size, ahead_ms, received_ms, done, pending"
         " FROM postroad_inbox WHERE queue = ? AND id > ? ORDER BY id LIMIT ?",
@@ -238,7 +238,7 @@ def read_inbox_batches(
 
 
 def _to_inbox_batch(queue: str, row: DatabaseRow) -> InboxBatch:
-    """A page as it was stored; one that was damaged stays where it is, and has no letters."""
+    """Decode a stored batch; a damaged one stays in the table and has no messages."""
     id, sender, messages, size, clock_skew_ms, received_ms, done, pending = row
     batch = InboxBatch(id, queue, sender, [], size, clock_skew_ms, received_ms)
     try:
@@ -257,7 +257,7 @@ def _to_inbox_batch(queue: str, row: DatabaseRow) -> InboxBatch:
 def read_deferred(
     database: StoreConnection, queue: str, id: int, now_ms: int, latest_ms: int, limit: int
 ) -> list[DeferredMessage]:
-    """Letters set aside that are due, the most urgent first.
+    """Messages deferred that are due, the most urgent first.
 
     So are retries that are planned for after `latest_ms`.
     """
@@ -291,12 +291,12 @@ def _to_deferred(queue: str, row: DatabaseRow) -> DeferredMessage | None:
 
 
 def peek_queue(database: StoreConnection, queue: str, limit: int) -> list[StoredMessage]:
-    """The first letters of a queue, those set aside behind the others."""
+    """Return the first messages of a queue, the deferred ones last."""
     return [pending.message for pending in peek_pending(database, queue, limit)]
 
 
 def peek_pending(database: StoreConnection, queue: str, limit: int) -> list[PendingMessage]:
-    """Likewise, with what was tried."""
+    """Return the first messages of a queue, with their failures."""
     id, _ = list_queues(database).get(queue, (0, False))
     messages: list[PendingMessage] = []
     after = 0
@@ -329,7 +329,7 @@ def _to_pending(deferred: DeferredMessage) -> PendingMessage:
 
 
 def next_deferred_ms(database: StoreConnection, id: int, after_ms: int) -> int | None:
-    """When the next letter set aside is due, among those that are not yet."""
+    """Return when the next deferred message becomes due, or None."""
     rows = database.execute(
         "SELECT MIN(due_ms) FROM postroad_aside WHERE queue = ? AND due_ms > ? AND due_ms < ?",
         (id, after_ms, NEVER_MS),
@@ -338,7 +338,7 @@ def next_deferred_ms(database: StoreConnection, id: int, after_ms: int) -> int |
 
 
 def blocked_keys(database: StoreConnection, id: int) -> dict[str, int]:
-    """Keys whose letters wait for one that is tried again, and how many do."""
+    """Return the keys that are blocked by a retry, with the number of blocked messages."""
     rows = database.execute(
         "SELECT key, COUNT(*) FROM postroad_aside WHERE queue = ? AND holds_key = 1 GROUP BY key",
         (id,),
@@ -347,7 +347,7 @@ def blocked_keys(database: StoreConnection, id: int) -> dict[str, int]:
 
 
 def dead_letter_bytes_by_sender(database: StoreConnection) -> dict[str, int]:
-    """Bytes of the dead letters that were received, by who sent them."""
+    """Return the bytes of received dead letters, by sender."""
     rows = database.execute(
         "SELECT peer, SUM(LENGTH(letter)) FROM postroad_dead WHERE is_outbound = 0 GROUP BY peer"
     )
@@ -355,7 +355,7 @@ def dead_letter_bytes_by_sender(database: StoreConnection) -> dict[str, int]:
 
 
 def count_pending(database: StoreConnection, id: int) -> int:
-    """Messages in a queue."""
+    """Return the number of messages in a queue."""
     batches = database.execute(
         "SELECT COALESCE(SUM(pending), 0) FROM postroad_inbox WHERE queue = ?", (id,)
     )
@@ -364,9 +364,9 @@ def count_pending(database: StoreConnection, id: int) -> int:
 
 
 def oldest_inbox_ms(database: StoreConnection, id: int, now_ms: int) -> int | None:
-    """When the oldest page of a queue was received, or a letter that waits for another try.
+    """When the oldest batch of a queue was received, or a message that waits for another try.
 
-    Letters that were posted for later do not wait before that.
+    Messages that were sent for later do not wait before that.
     """
     rows = database.execute(
         "SELECT received_ms FROM postroad_inbox WHERE queue = ? ORDER BY id LIMIT 1", (id,)
@@ -381,7 +381,7 @@ def oldest_inbox_ms(database: StoreConnection, id: int, now_ms: int) -> int | No
 
 
 def sizes_by_sender(database: StoreConnection, id: int | None = None) -> dict[str, int]:
-    """Bytes in one queue or all of them, by who sent them."""
+    """Return the bytes in one queue or all of them, by sender."""
     where, queue = ("", ()) if id is None else (" WHERE queue = ?", (id,))
     rows = database.execute(
         "SELECT sender, SUM(size) FROM ("
@@ -394,7 +394,7 @@ def sizes_by_sender(database: StoreConnection, id: int | None = None) -> dict[st
 
 
 def find_dead_letter(database: StoreConnection, id: int) -> DeadLetter | None:
-    """One dead letter."""
+    """Return one dead letter, or None."""
     rows = database.execute(f"SELECT {_DEAD_LETTER_COLUMNS} FROM postroad_dead WHERE id = ?", (id,))
     return _to_dead_letter(rows[0]) if rows else None
 
@@ -402,7 +402,7 @@ def find_dead_letter(database: StoreConnection, id: int) -> DeadLetter | None:
 def list_dead_letters(
     database: StoreConnection, queue: str | None, after: int, limit: int, reason: str | None = None
 ) -> list[DeadLetter]:
-    """Dead letters in the order they died, those after a number."""
+    """Return dead letters in the order of their deaths, those after an id."""
     where, parameters = _dead_letter_filter(queue, reason)
     rows = database.execute(
         f"SELECT {_DEAD_LETTER_COLUMNS} FROM postroad_dead WHERE id > ?{where} ORDER BY id LIMIT ?",
@@ -412,7 +412,7 @@ def list_dead_letters(
 
 
 def _dead_letter_filter(queue: str | None, reason: str | None) -> tuple[str, list[str]]:
-    """What dead letters of a queue and a reason have to fulfil besides."""
+    """Return the condition and parameters for dead letters of a queue and a reason."""
     conditions = [
         (name, value) for name, value in (("queue", queue), ("reason", reason)) if value is not None
     ]
@@ -420,7 +420,7 @@ def _dead_letter_filter(queue: str | None, reason: str | None) -> tuple[str, lis
 
 
 def group_dead_letters(database: StoreConnection) -> list[DeadLetterGroup]:
-    """Dead letters by what they have in common, those that are many first."""
+    """Return dead letters grouped by queue, reason and detail, the largest groups first."""
     rows = database.execute(
         "SELECT queue, reason, detail, COUNT(*) AS number, MIN(died_ms), MAX(died_ms)"
         " FROM postroad_dead GROUP BY queue, reason, detail"
@@ -440,14 +440,14 @@ def group_dead_letters(database: StoreConnection) -> list[DeadLetterGroup]:
 
 
 def last_dead_letter_id(database: StoreConnection) -> int:
-    """The number of the newest dead letter; 0 if there is none."""
+    """Return the id of the newest dead letter; 0 if there is none."""
     return int(database.execute("SELECT COALESCE(MAX(id), 0) FROM postroad_dead")[0][0])
 
 
 def count_dead_letters(
     database: StoreConnection, queue: str | None = None, reason: str | None = None
 ) -> int:
-    """How many there are."""
+    """Return the number of dead letters."""
     where, parameters = _dead_letter_filter(queue, reason)
     rows = database.execute(f"SELECT COUNT(*) FROM postroad_dead WHERE 1 = 1{where}", parameters)
     return int(rows[0][0])

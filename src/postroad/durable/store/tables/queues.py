@@ -1,4 +1,4 @@
-"""Letters in this node's queues: pages in the order of arrival, and letters set aside.
+"""The queues of this node: batches in the order of arrival, and deferred messages.
 
 Everything here runs inside the transaction of a commit.
 """
@@ -23,21 +23,21 @@ _NUMBERED = ("postroad_inbox", "postroad_aside", "postroad_queues", "postroad_st
 
 
 class QueueTable:
-    """Adds to and removes from the queues of a store."""
+    """The queues of a store, inside a commit."""
 
     def __init__(self, database: StoreConnection) -> None:
         self.database = database
-        # As the next commit will leave them; forgotten when one fails.
+        # As the next commit will leave them; dropped when a commit fails.
         self._ids: dict[str, int] | None = None
-        # Read before anything is deleted and never forgotten: no number is used again while this
-        # process lives, because those who read the tables remember how far they have come.
+        # Read before anything is deleted and never dropped: no number is used again while this
+        # process lives, because readers of the tables remember their positions.
         self._next_ids = {table: _first_free_id(database, table) for table in _NUMBERED}
-        # Pages that changed in this commit, with what they were before.
+        # Batches that changed in this commit, with their state before.
         self._changed: dict[int, tuple[InboxBatch, int]] = {}
-        # Told of pages as soon as it is known that they will be written.
+        # Notified of batches as soon as it is certain that they will be written.
         self.on_precommit: Callable[[InboxBatch], None] = lambda batch: None
-        # For whoever waits for it: what is new in this commit, and by how many bytes each sender
-        # has more or less here.
+        # For the commit event: new batches of this commit, and the change of each sender's
+        # bytes on this node.
         self.inbox_batches: list[InboxBatch] = []
         self.deferred_queues: dict[str, None] = {}
         self.bytes_by_sender: dict[str, int] = {}
@@ -45,7 +45,7 @@ class QueueTable:
     # Names and numbers.
 
     def queue_id(self, name: str) -> int:
-        """The number of a queue, opened if it is new."""
+        """Return the number of a queue; created if it is new."""
         queues = self.ids()
         id = queues.get(name)
         if id is None:
@@ -56,14 +56,14 @@ class QueueTable:
         return id
 
     def ids(self) -> dict[str, int]:
-        """The numbers of all queues."""
+        """Return the numbers of all queues."""
         if self._ids is None:
             rows = self.database.execute("SELECT name, id FROM postroad_queues")
             self._ids = dict(rows)
         return self._ids
 
     def next_id(self, table: str) -> int:
-        """A number for a new row."""
+        """Return a number for a new row."""
         id = self._next_ids[table]
         self._next_ids[table] = id + 1
         return id
@@ -78,14 +78,14 @@ class QueueTable:
         batch: bytes | None = None,
         is_early: bool = False,
     ) -> None:
-        """Put letters into their queues.
+        """Add messages to their queues.
 
         Args:
             sender: the node they came from.
-            letters: in order.
+            messages: in order.
             ahead_ms: by how much this node's clock is ahead of the sender's.
             now_ms: the time.
-            page: what they came in, if all of them did.
+            batch: what they came in, if all of them did.
             is_early: whether they may be told of before they are committed.
         """
         by_queue: dict[str, list[StoredMessage]] = {}
@@ -103,18 +103,18 @@ class QueueTable:
             self.store_batch(inbox_batch, data)
 
     def is_cached(self, queue: str) -> bool:
-        """Whether memory has the number of a queue."""
+        """Whether the number of a queue is in memory."""
         return self._ids is not None and queue in self._ids
 
     def build_batch(
         self, sender: str, messages: list[StoredMessage], size: int, clock_skew_ms: int, now_ms: int
     ) -> InboxBatch:
-        """A new page of letters that are all for one queue."""
+        """Return a new batch of messages that are all for one queue."""
         id = self.next_id("postroad_inbox")
         return InboxBatch(id, messages[0].queue, sender, messages, size, clock_skew_ms, now_ms)
 
     def store_batch(self, batch: InboxBatch, data: bytes) -> None:
-        """Write a page, whose letters these bytes are."""
+        """Write a batch; `data` is its encoded messages."""
         self.database.execute(
             "INSERT INTO postroad_inbox"
             " (id, queue, sender, size, pending, received_ms, ahead_ms, letters)"
@@ -136,13 +136,13 @@ class QueueTable:
     # Handling.
 
     def mark_done(self, batch: InboxBatch, messages: int) -> None:
-        """Letters of a page are done with, each of them a bit."""
+        """Mark messages of a batch as done, each of them a bit."""
         if batch.id not in self._changed:
             self._changed[batch.id] = (batch, batch.done_bits)
         batch.done_bits |= messages
 
     def refresh(self, batch: InboxBatch) -> int | None:
-        """Correct a page in memory by what is stored; the bits of what is done with there.
+        """Correct a batch in memory by what is stored; the bits of what is done with there.
 
         None if the store does not have it any more.
         """
@@ -154,7 +154,7 @@ class QueueTable:
             return None
         stored = 0 if rows[0][0] is None else int.from_bytes(rows[0][0])
         _, before = self._changed.get(batch.id, (batch, batch.done_bits))
-        # What this commit did with it is kept.
+        # The changes of this commit are kept.
         new = batch.done_bits & ~before
         batch.done_bits = stored | new
         if new:
@@ -162,7 +162,7 @@ class QueueTable:
         return batch.done_bits
 
     def refresh_deferred(self, deferred: DeferredMessage) -> bool:
-        """Correct a letter set aside by what is stored; False if it is not there any more."""
+        """Update a deferred message in memory from the store; False if it is not there any more."""
         rows = self.database.execute(
             "SELECT holds_key, failures FROM postroad_aside WHERE id = ? AND received_ms = ?",
             (deferred.id, deferred.received_ms),
@@ -172,7 +172,7 @@ class QueueTable:
         return bool(rows)
 
     def delete_deferred(self, deferred: DeferredMessage, now_ms: int) -> None:
-        """A letter set aside is done with; the next one of its key may go."""
+        """Delete a deferred message, and release the next one of its key."""
         for (size,) in self.database.execute(
             "DELETE FROM postroad_aside WHERE id = ? RETURNING LENGTH(letter)", (deferred.id,)
         ):
@@ -192,7 +192,7 @@ class QueueTable:
         )
 
     def defer(self, deferred: DeferredMessage) -> None:
-        """Keep a letter by itself, to have its turn when it is due."""
+        """Store a message as deferred, until it is due."""
         deferred.id = self.next_id("postroad_aside")
         message, data = deferred.message, add_checksum(encode_stored_message(deferred.message))
         self.database.execute(
@@ -219,7 +219,7 @@ class QueueTable:
         self.deferred_queues[deferred.queue] = None
 
     def reschedule(self, deferred: DeferredMessage) -> None:
-        """Write down that a letter set aside waits again."""
+        """Reschedule a deferred message."""
         self.database.execute(
             "UPDATE postroad_aside SET due_ms = ?, holds_key = ?, failures = ?, error = ?"
             " WHERE id = ?",
@@ -235,7 +235,7 @@ class QueueTable:
         self.deferred_queues[deferred.queue] = None
 
     def _ensure_key_head(self, deferred: DeferredMessage) -> None:
-        """If no letter of a key is on its way that others of it wait for, the first one goes."""
+        """Release the first deferred message of a key, unless another message still blocks it."""
         if deferred.due_ms < NEVER_MS:
             return
         queue, key = self.queue_id(deferred.queue), deferred.message.key
@@ -255,7 +255,7 @@ class QueueTable:
         )
 
     def release_orphaned_keys(self, queue: str) -> None:
-        """Let the first letter of each key go that waits for one that is not there."""
+        """Release the first message of each key whose blocking message does not exist any more."""
         self.database.execute(
             "UPDATE postroad_aside SET due_ms = 0 WHERE id IN (SELECT MIN(id) FROM postroad_aside"
             " WHERE queue = ? AND holds_key = 1 GROUP BY key HAVING MIN(due_ms) >= ?)",
@@ -263,14 +263,14 @@ class QueueTable:
         )
 
     def pause(self, queue: str, is_paused: bool) -> None:
-        """Write down whether the consumers of a queue shall rest."""
+        """Record whether a queue is paused."""
         self.database.execute(
             "UPDATE postroad_queues SET is_paused = ? WHERE id = ?",
             (int(is_paused), self.queue_id(queue)),
         )
 
     def release_blocked(self, queue: str) -> None:
-        """Let all letters go that wait for others of their key: order does not matter any more."""
+        """Release all messages that wait for their key: order does not matter any more."""
         self.database.execute(
             "UPDATE postroad_aside SET holds_key = 0,"
             " due_ms = CASE WHEN due_ms >= ? THEN 0 ELSE due_ms END"
@@ -278,10 +278,10 @@ class QueueTable:
             (NEVER_MS, self.queue_id(queue)),
         )
 
-    # Stretches, for those who have a queue for themselves.
+    # Ranges, for readers that have a queue for themselves.
 
     def delete_range(self, message_range: MessageRange) -> None:
-        """The letters of a stretch are done with, as far as they are there."""
+        """Mark the messages of a range as done, as far as they exist."""
         if not isinstance(message_range, BatchRange):
             for id in message_range.ids:
                 self._delete(
@@ -307,9 +307,9 @@ class QueueTable:
             )
 
     def mark_range_done(self, queue: int, batch: int, received_ms: int, bits: int) -> bool:
-        """Some letters of a page are done with; False if it is not there any more.
+        """Mark some messages of a batch as done; False if the batch does not exist any more.
 
-        Goes by what is stored, and not by a page in memory as `finish` does.
+        Goes by what is stored, and not by a batch in memory as `finish` does.
         """
         rows = self.database.execute(
             "SELECT pending, done FROM postroad_inbox"
@@ -336,7 +336,7 @@ class QueueTable:
             self._count(sender, -size)
 
     def purge(self, queue: str) -> int:
-        """Remove everything from a queue; returns how many messages that were."""
+        """Delete all messages of a queue; returns how many."""
         id = self.queue_id(queue)
         for sender, size in sizes_by_sender(self.database, id).items():
             self._count(sender, -size)
@@ -351,7 +351,7 @@ class QueueTable:
     # The end of a commit.
 
     def flush(self) -> None:
-        """Write down which letters of which pages are done with."""
+        """Write which messages of which batches are done."""
         for batch, _ in self._changed.values():
             pending = batch.pending
             if pending:
@@ -360,19 +360,19 @@ class QueueTable:
                     (batch.done_bits.to_bytes((len(batch.messages) + 7) // 8), pending, batch.id),
                 )
             else:
-                # It may be gone already, if the queue was purged.
+                # It may not exist any more, if the queue was purged.
                 for (size,) in self.database.execute(
                     "DELETE FROM postroad_inbox WHERE id = ? RETURNING size", (batch.id,)
                 ):
                     self._count(batch.sender, -size)
 
     def on_committed(self) -> None:
-        """The commit happened, and what it brought was taken."""
+        """Clear the changes of a durable commit."""
         self._changed.clear()
         self.inbox_batches, self.deferred_queues, self.bytes_by_sender = [], {}, {}
 
     def on_rolled_back(self) -> None:
-        """Drop what is only in memory: the commit failed."""
+        """Drop what is only in memory, after a failed commit."""
         for batch, done in self._changed.values():
             batch.done_bits = done
         self._changed.clear()

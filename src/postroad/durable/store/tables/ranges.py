@@ -1,8 +1,8 @@
-"""Stretches of a queue: letters that one reader takes out together once it is done with them.
+"""Ranges of a queue: messages that one reader removes together when they are done.
 
-A stretch is plain data that can be kept anywhere. It stands for the same letters until they are
-taken out. The numbers of pages begin anew when a store without any is opened, and a queue can be
-purged meanwhile; so a stretch knows until when its letters were received, and is never taken for
+A range is plain data that can be kept anywhere. It stands for the same messages until they are
+taken out. The numbers of batches start anew when a store without any is opened, and a queue can be
+purged meanwhile; so a range knows until when its messages were received, and is never taken for
 others that came later.
 """
 
@@ -19,20 +19,20 @@ from .rows import strip_checksum
 
 
 class BatchRange(msgspec.Struct, frozen=True, tag="pages"):
-    """Pages in a row, or some letters of one page."""
+    """Consecutive batches, or some messages of one batch."""
 
     queue: int
     first: int
     last: int
     received_ms: int
     start: int = 0
-    """Index of the first letter, in its only page."""
+    """Index of the first message, if the range is in a single batch."""
     stop: int | None = None
-    """Index behind the last one; None if it has all letters of its pages."""
+    """Index after the last message; None if the range has all messages of its batches."""
 
 
 class DeferredSet(msgspec.Struct, frozen=True, tag="asides"):
-    """Letters that were set aside."""
+    """The ids of deferred messages."""
 
     queue: int
     ids: list[int]
@@ -41,11 +41,11 @@ class DeferredSet(msgspec.Struct, frozen=True, tag="asides"):
 
 MessageRange: TypeAlias = BatchRange | DeferredSet
 SenderMessages: TypeAlias = tuple[str, list[StoredMessage]]
-"""A sender, and letters of it that are in a row."""
+"""A sender, and consecutive messages of it."""
 
 
 def read_range(database: StoreConnection, message_range: MessageRange) -> list[SenderMessages]:
-    """The letters of a stretch, in order; none if they were taken out or purged."""
+    """Return the messages of a range, in order; none if they were removed."""
     if isinstance(message_range, BatchRange):
         return _read_batches(database, message_range)
     return _read_deferred(database, message_range)
@@ -74,7 +74,7 @@ def _read_batches(database: StoreConnection, message_range: BatchRange) -> list[
 def unfinished(
     messages: list[StoredMessage], done: int, start: int = 0, stop: int | None = None
 ) -> list[StoredMessage]:
-    """Those letters of a page, from one index to another, that are not done with."""
+    """Return the messages of a batch between two indexes that are not done."""
     if not done:
         return messages if start == 0 and stop is None else messages[start:stop]
     selected = enumerate(messages[start:stop], start)
@@ -97,7 +97,7 @@ def _read_deferred(database: StoreConnection, message_range: DeferredSet) -> lis
 
 
 def last_batch(database: StoreConnection, message_range: BatchRange) -> int | None:
-    """The last page of a stretch that is there; None if none is."""
+    """Return the last batch of a range that exists, or None."""
     rows = database.execute(
         "SELECT MAX(id) FROM postroad_inbox"
         " WHERE queue = ? AND id BETWEEN ? AND ? AND received_ms <= ?",
@@ -107,5 +107,5 @@ def last_batch(database: StoreConnection, message_range: BatchRange) -> int | No
 
 
 def bits_between(start: int, stop: int) -> int:
-    """A bit for each letter from one index to another."""
+    """Return a bit for each message between two indexes."""
     return (1 << stop) - (1 << start)

@@ -1,4 +1,4 @@
-"""What is in the tables of a store, as Python sees it."""
+"""The rows of a store's tables."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from postroad.durable.bridges.protocol import MessageRejection
 from postroad.durable.stored_messages import StoredMessage
 
 RETRIED_HEADER = "postroad-retried"
-"""How often a message was a dead letter and was tried again; unless it never was."""
+"""Header with the number of times that a message was retried as a dead letter."""
 
-# No page and no letter begins with it; those of earlier versions have no seal.
+# Neither a batch nor a message starts with it; those of earlier versions have no checksum.
 _CHECKSUM_MARK = b"\xc1"
 _CRC_BYTES = 4
 _DATA_START = len(_CHECKSUM_MARK) + _CRC_BYTES
 
 
 class PeerState(msgspec.Struct):
-    """How far things are with one peer."""
+    """Sequence numbers of the stream to a peer."""
 
     id: int
     name: str
     epoch: int
     last_seq: int
-    """Number of the last message posted."""
+    """Number of the last message sent."""
     last_chain: bytes
     acked_seq: int
-    """Number of the last message the peer is known to have."""
+    """Number of the last message that the peer has acknowledged."""
     acked_chain: bytes
     is_paused: bool = False
-    """Whether an operator wants nothing to be sent for now."""
+    """Whether an operator has paused delivery."""
 
 
 class OutboxBatch(msgspec.Struct, frozen=True):
-    """Letters in a row that wait to be sent."""
+    """A batch of the outbox."""
 
     first: int
     last: int
     chain: bytes
     data: bytes | None
-    """None if they were removed and only their numbers are left."""
+    """None if the messages were removed and only their numbers remain."""
 
     @property
     def size(self) -> int:
@@ -50,17 +50,17 @@ class OutboxBatch(msgspec.Struct, frozen=True):
 
 
 class SenderStream(msgspec.Struct):
-    """How far a sender's store has been accepted."""
+    """How far the stream of a sender's store was accepted."""
 
     id: int
     watermark: int
     chain: bytes
     rejections: list[MessageRejection] = []
-    """What was refused of it and its sender may not know, by number; filled while receiving."""
+    """Rejections that the sender may not know, by number; filled while receiving."""
 
 
 class InboxBatch(msgspec.Struct):
-    """Letters of one queue that came together."""
+    """Messages of one queue that arrived together."""
 
     id: int
     queue: str
@@ -71,16 +71,16 @@ class InboxBatch(msgspec.Struct):
     """By how much this node's clock was ahead of the sender's."""
     received_ms: int
     done_bits: int = 0
-    """A bit for each letter that is finished."""
+    """A bit for each message that is done."""
 
     @property
     def pending(self) -> int:
-        """Letters that are not finished."""
+        """Return the messages that are not done."""
         return len(self.messages) - self.done_bits.bit_count()
 
 
 class DeferredMessage(msgspec.Struct):
-    """A letter whose turn is not the order of arrival."""
+    """A message that is not delivered in the order of arrival."""
 
     id: int
     queue: str
@@ -88,7 +88,7 @@ class DeferredMessage(msgspec.Struct):
     message: StoredMessage
     due_ms: int
     blocks_key: bool
-    """Whether later letters of its key wait for it."""
+    """Whether later messages of its key wait for it."""
     failures: int
     clock_skew_ms: int
     received_ms: int
@@ -96,27 +96,27 @@ class DeferredMessage(msgspec.Struct):
 
 
 class PendingMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A letter of a queue that is not handled, and what was tried."""
+    """A message of a queue that is not done, with its failures."""
 
     message: StoredMessage
     failures: int = 0
     """How often its handler has failed."""
     error: str | None = None
-    """The last one."""
+    """The last error of its handler."""
     due_ms: int = 0
-    """When it is tried, by the clock of this node; 0 if it is its turn by the order of arrival."""
+    """When it is retried, by the clock of this node; 0 if it waits in the order of arrival."""
     is_blocked: bool = False
-    """Whether it waits for an earlier one of its key, which is tried again."""
+    """Whether it waits for an earlier message of its key, which is retried."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message nobody could deliver or handle."""
+    """A message that could not be delivered or handled."""
 
     id: int
     is_outbound: bool
-    """Whether this node wanted to send it; otherwise it was received."""
+    """Whether this node sent it; otherwise it was received."""
     peer: str
-    """Whom it was for, or whom it came from."""
+    """Its receiver, or its sender."""
     queue: str
     reason: str
     detail: str
@@ -126,13 +126,13 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def retried(self) -> int:
-        """How often it was a dead letter before, and was tried again."""
+        """How often it was retried as a dead letter."""
         text = (self.message.headers or {}).get(RETRIED_HEADER, "0")
         return int(text) if text.isdecimal() else 0
 
 
 class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead letters of one queue that died of the same."""
+    """Dead letters with the same queue, reason and detail."""
 
     queue: str
     reason: str
@@ -143,12 +143,12 @@ class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_checksum(data: bytes) -> bytes:
-    """What is stored in place of some data."""
+    """Return data with a checksum, as it is stored."""
     return b"".join((_CHECKSUM_MARK, zlib.crc32(data).to_bytes(_CRC_BYTES), data))
 
 
 def strip_checksum(stored: bytes) -> bytes:
-    """The data; raises StoreCorruptedError if it is not what was stored."""
+    """Return the data; raises StoreCorruptedError if the checksum is wrong."""
     if not stored.startswith(_CHECKSUM_MARK):
         return stored
     data = stored[_DATA_START:]
@@ -160,5 +160,5 @@ def strip_checksum(stored: bytes) -> bytes:
 
 
 def sanitize_text(text: str | None) -> str | None:
-    """The text without what some database would refuse."""
+    """Return the text without characters that some databases reject."""
     return None if text is None else text.encode("utf-8", "replace").decode().replace("\0", "?")

@@ -16,7 +16,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             id {id}, name TEXT NOT NULL UNIQUE, epoch BIGINT NOT NULL,
             settled BIGINT NOT NULL, settled_chain {blob} NOT NULL)""",
         # The id is made of the peer and the first number, so that a post changes one table and no
-        # index; the last page of a peer tells how far its numbers go.
+        # index; the last batch of a peer tells how far its numbers go.
         """CREATE TABLE postroad_outbox (
             id {id}, last BIGINT NOT NULL, chain {blob} NOT NULL, posted_ms BIGINT NOT NULL,
             letters {blob})""",
@@ -34,13 +34,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             detail TEXT NOT NULL, PRIMARY KEY (stream, number))""",
         """CREATE TABLE postroad_queues (
             id {id}, name TEXT NOT NULL UNIQUE, is_paused BIGINT NOT NULL)""",
-        # `done` has a bit for each letter that is finished; without any it is NULL.
+        # `done` has a bit for each message that is finished; without any it is NULL.
         """CREATE TABLE postroad_inbox (
             id {id}, queue BIGINT NOT NULL, sender TEXT NOT NULL,
             size BIGINT NOT NULL, pending BIGINT NOT NULL, done {blob}, received_ms BIGINT NOT NULL,
             ahead_ms BIGINT NOT NULL, letters {blob} NOT NULL)""",
         "CREATE INDEX postroad_inbox_order ON postroad_inbox (queue, id)",
-        # Letters whose turn is not the order of arrival: delayed, urgent, or waiting for a retry.
+        # Messages whose turn is not the order of arrival: delayed, urgent, or waiting for a retry.
         """CREATE TABLE postroad_aside (
             id {id}, queue BIGINT NOT NULL, sender TEXT NOT NULL, key TEXT,
             priority BIGINT NOT NULL, due_ms BIGINT NOT NULL, holds_key BIGINT NOT NULL,
@@ -58,7 +58,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE postroad_peers ADD COLUMN is_paused BIGINT NOT NULL DEFAULT 0",
         "CREATE INDEX postroad_dead_kind ON postroad_dead (queue, reason)",
     ),
-    # Letters with checksums and commits with marks, which earlier versions cannot read.
+    # Messages with checksums and commits with marks, which earlier versions cannot read.
     (),
     (
         # Messages that other users of the database sent within their own transactions.

@@ -1,4 +1,4 @@
-"""Everything a commit may change, in one place."""
+"""All tables of a store that a commit may change."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .schema import MIGRATIONS, read_meta, write_meta
 from .streams import StreamTable
 
 _SCHEMA = str(len(MIGRATIONS))
-# A commit can happen only if the one before it is the last of this process in the database, and
-# nobody has brought the tables up to date since. One statement checks that, and marks this one.
+# A commit is valid only if the one before it is the last of this process in the database, and
+# the schema was not migrated since. One statement checks that, and marks this commit.
 _ADVANCE_MARK = (
     "UPDATE postroad_meta SET value = ? WHERE name = ? AND value = ?"
     " AND ? = (SELECT value FROM postroad_meta WHERE name = 'schema')"
@@ -33,10 +33,10 @@ _ADVANCE_MARK = (
 
 
 class DisplacedError(Exception):
-    """What this process remembers is not what the database has: it must not go on.
+    """The database differs from what this process remembers, so it must not continue.
 
     Attributes:
-        failure: what whoever waits for a commit is told.
+        failure: the error of mutations that wait for a commit.
     """
 
     def __init__(self, failure: StoreError) -> None:
@@ -45,7 +45,7 @@ class DisplacedError(Exception):
 
 
 def register_process(database: StoreConnection, role: str) -> None:
-    """Note who works on the store from now on; whoever did so before can commit nothing more."""
+    """Record this process as the writer of the store; earlier writers cannot commit any more."""
     write_meta(database, f"process.{role}", os.urandom(8).hex())
     count = _count_of(read_meta(database, f"commits.{role}"))
     write_meta(database, f"commits.{role}", f"{count} {os.urandom(8).hex()}")
@@ -56,7 +56,7 @@ def _count_of(mark: str | None) -> int:
 
 
 class CommitEvent:
-    """What a commit brought, for those who wait for it."""
+    """What a commit has added."""
 
     __slots__ = (
         "bytes_by_sender",
@@ -75,7 +75,7 @@ class CommitEvent:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing that anybody waits for."""
+        """Whether the commit has added nothing that listeners wait for."""
         return not (
             self.outbox_batches
             or self.inbox_batches
@@ -86,7 +86,7 @@ class CommitEvent:
 
 
 class StoreTables:
-    """The tables, as one commit after the other changes them. Used by one thread."""
+    """The tables inside one commit after the other. Used by one thread."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class StoreTables:
         self.queues = QueueTable(database)
         self.streams = StreamTable(database, config, self.queues)
         self.now_ms = 0
-        # Letters of this commit for this node itself.
+        # Messages of this commit to this node itself.
         self._local_messages: list[bytes] = []
         # Every process that writes counts its own commits.
         self.role = role
@@ -111,16 +111,16 @@ class StoreTables:
         self._process_key = f"process.{role}"
         self._process = read_meta(database, self._process_key)
         self._mark = read_meta(database, self._mark_key)
-        # That of the commit under way.
+        # The number of the current commit.
         self._next_mark: str | None = None
-        # With the number of an attempt it tells a commit from all others, also from those of a
-        # copy that went its own way.
+        # With an attempt number it identifies a commit among all others, including those of a
+        # copy that diverged.
         self._source = os.urandom(8).hex()
         self._next_attempt = itertools.count().__next__
         self.commits = _count_of(self._mark)
 
     def begin(self, now_ms: int) -> None:
-        """Begin a commit; raises Displaced if the database is not as the last one left it."""
+        """Start a commit; raises Displaced if the database is not as the last commit left it."""
         self.now_ms = now_ms
         mark = f"{self.commits + 1} {self._source}.{self._next_attempt()}"
         self._next_mark = mark
@@ -130,18 +130,18 @@ class StoreTables:
             raise DisplacedError(self._displacement_error(self.database))
 
     def enqueue(self, peer: str, encoded: bytes) -> None:
-        """Add a letter for a peer."""
+        """Append a message for a peer."""
         self.enqueue_all(peer, (encoded,))
 
     def enqueue_all(self, peer: str, encoded: Sequence[bytes]) -> None:
-        """Add letters for a peer; those to this node itself go straight into its queues."""
+        """Append messages for a peer; those to this node itself go straight into its queues."""
         if peer == self.owner:
             self._local_messages.extend(encoded)
         else:
             self.outbox.enqueue(peer, encoded)
 
     def enqueue_batches(self, peer: str, batches: Iterable[tuple[int, bytes]]) -> None:
-        """Add letters for a peer that are bound to pages already; each with their number."""
+        """Append encoded batches for a peer, each with the number of its messages."""
         for count, batch in batches:
             if peer == self.owner:
                 self._store_local_batch(batch)
@@ -153,11 +153,11 @@ class StoreTables:
         self.queues.store_messages(self.owner, messages, 0, self.now_ms, batch=batch)
 
     def enqueue_message(self, peer: str, message: StoredMessage) -> None:
-        """Add one letter that exists already."""
+        """Append one encoded message."""
         self.enqueue(peer, encode_stored_message(message))
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write what was appended."""
         self.outbox.flush(self.now_ms)
         if self._local_messages:
             for encoded in self.outbox.split(self._local_messages):
@@ -166,7 +166,7 @@ class StoreTables:
         self.queues.flush()
 
     def is_last_commit_durable(self, database: StoreConnection | None = None) -> bool:
-        """Whether the commit that was begun last is in the database.
+        """Whether the commit that was started last is in the database.
 
         Raises:
             Displaced: neither that one nor the one before it is the last there.
@@ -188,7 +188,7 @@ class StoreTables:
         raise DisplacedError(failure)
 
     def _displacement_error(self, database: StoreConnection) -> StoreError:
-        """Why this process cannot go on with what is in the database."""
+        """Return why this process cannot continue with the database."""
         if read_meta(database, self._process_key) not in (self._process, None):
             return StoreLockedError(
                 "another process has worked on the store meanwhile; start this one again"
@@ -210,7 +210,7 @@ class StoreTables:
         )
 
     def on_committed(self) -> CommitEvent:
-        """The commit happened."""
+        """Clear the changes of a durable commit."""
         self.commits += 1
         self._mark, self._next_mark = self._next_mark, None
         event = CommitEvent(self.outbox, self.queues, self.dead_letters)
@@ -219,7 +219,7 @@ class StoreTables:
         return event
 
     def roll_back(self) -> CommitEvent | None:
-        """Make ready for the next commit; what the last one brought if it happened after all."""
+        """Prepare the next commit; return the event of the last one if it was durable after all."""
         self.database.rollback()
         return self._resolve_last_commit()
 
@@ -230,12 +230,12 @@ class StoreTables:
         return None
 
     def reconnect(self, backend: DatabaseBackend) -> CommitEvent | None:
-        """Go on with another connection; what the last commit brought if it happened after all."""
+        """Continue with a new connection; return the event of the last commit if it is durable."""
         close_quietly(self.database)
         try:
             database = backend.connect()
         except StoreLockedError:
-            # By what is left of the last connection, or by whoever came after this process.
+            # By the rest of the last connection, or by another process.
             self._check_over_new_connection(backend)
             raise
         self.database = database
@@ -251,7 +251,7 @@ class StoreTables:
             close_quietly(reader)
 
     def on_rolled_back(self) -> None:
-        """The commit did not happen."""
+        """Drop the changes of a commit that failed."""
         self._next_mark = None
         self._local_messages.clear()
         self.dead_letters.bytes_by_sender.clear()

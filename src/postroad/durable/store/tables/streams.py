@@ -1,4 +1,4 @@
-"""What other stores have sent: a watermark for each, and what was refused.
+"""Streams of other stores: a watermark for each, and rejections.
 
 Everything here runs inside the transaction of a commit.
 """
@@ -30,16 +30,16 @@ from .queries import find_stream, list_rejections
 from .queues import QueueTable
 from .rows import InboxBatch, SenderStream
 
-# Refusals that a sender does not know yet travel in one answer, and must fit into it.
+# Rejections that a sender does not know yet must fit into one ack.
 _REJECTIONS_MAX = 2_000
-# A new one comes with every new store and every epoch, which are rare.
+# Every new store and every new epoch creates one, which is rare.
 _STREAMS_PER_SENDER = 32
-# More letters keep the event loop busy for longer than they would wait for a thread.
+# More messages would block the event loop for longer than a thread switch takes.
 _PREPARED_MAX = 64
 
 
 class WindowResult(msgspec.Struct, frozen=True):
-    """What came of a window."""
+    """The result of storing a window."""
 
     status: WindowStatus
     watermark: int
@@ -49,11 +49,11 @@ class WindowResult(msgspec.Struct, frozen=True):
 
 
 QueuePolicy = Callable[[str, str], bool]
-"""Whether a sender may open a queue of that name."""
+"""Whether a sender may create a queue of this name."""
 
 
 class StreamTable:
-    """Takes windows of other stores into the queues of this one."""
+    """Stores windows of other stores in the queues of this one, inside a commit."""
 
     def __init__(
         self, database: StoreConnection, config: DurableQueuesConfig, queues: QueueTable
@@ -62,11 +62,11 @@ class StreamTable:
         self._config = config
         self._queues = queues
         self.queue_policy: QueuePolicy = lambda sender, queue: True
-        # As the next commit will leave them; forgotten when one fails.
+        # As the next commit will leave them; dropped when a commit fails.
         self._streams: dict[tuple[str, bytes, int], SenderStream] = {}
 
     def stream(self, sender: str, store: bytes, epoch: int, own_name: str) -> SenderStream:
-        """How far a sender's store has been accepted; at the beginning if it is new."""
+        """Return how far the stream of a sender's store was accepted; a new one starts at 0."""
         key = (sender, store, epoch)
         stream = self._streams.get(key)
         if stream is None:
@@ -87,7 +87,7 @@ class StreamTable:
         return stream
 
     def _evict_oldest(self, sender: str) -> None:
-        """Keep no more streams of a sender than it can need.
+        """Evict streams of a sender beyond the number that it can need.
 
         Should one that is forgotten come back, its sender notices that this node forgot it.
         """
@@ -104,10 +104,10 @@ class StreamTable:
     def prepare(
         self, sender: str, window: StreamWindow, credit: int, now_ms: int
     ) -> InboxBatch | None:
-        """The page that `accept` is going to store, if that follows from what is in memory.
+        """Return the batch that `accept` will store, if memory is enough to know it.
 
-        Only for a window of few letters for one queue. A page that is returned was not refused, and
-        is to be given to `accept` with the window.
+        Only for a window of few messages for one queue. A returned batch was not rejected, and
+        must be passed to `accept` with the window.
         """
         stream = self._streams.get((sender, window.store, window.epoch))
         if stream is None or stream.rejections or len(window.batches) != 1:
@@ -137,7 +137,7 @@ class StreamTable:
         now_ms: int,
         prepared: InboxBatch | None = None,
     ) -> WindowResult:
-        """Keep what is new in a window, as far as there is room, and move the watermark."""
+        """Store the new batches of a window within the credit, and advance the watermark."""
         stream = self.stream(sender, window.store, window.epoch, own_name)
         self._purge_rejections(stream, window.acked)
         before, known_rejections = stream.watermark, len(stream.rejections)
@@ -167,12 +167,12 @@ class StreamTable:
                 f"a page of {sender!r} was told of that is not to be stored: {status}"
             )
         self._record_progress(stream, before, rejections)
-        # Told with every answer until they are settled: the one they were told with first may have
-        # got lost, and its window come again by another way.
+        # Sent with each ack until they are acknowledged: the first ack with them may have been
+        # lost, and its window may be sent again on another path.
         return WindowResult(status, stream.watermark, stream.chain, list(stream.rejections), detail)
 
     def _has_nothing_stored(self, stream: SenderStream, before: int, sender: str) -> bool:
-        """Whether nothing of the sender is here: it may always send one page, however large."""
+        """Whether nothing of the sender is stored: then it may send one batch of any size."""
         if stream.watermark > before:
             return False
         rows = self.database.execute(
@@ -200,7 +200,7 @@ class StreamTable:
         stream.rejections += rejections
 
     def _purge_rejections(self, stream: SenderStream, acked: int) -> None:
-        """Drop refusals that the sender has made dead letters of."""
+        """Drop rejections that the sender has dead-lettered."""
         if stream.rejections and stream.rejections[0].number <= acked:
             stream.rejections = [
                 rejection for rejection in stream.rejections if rejection.number > acked
@@ -213,7 +213,7 @@ class StreamTable:
     def _store_batch(
         self, sender: str, new_batch: NewBatch, clock_skew_ms: int, now_ms: int
     ) -> list[MessageRejection]:
-        """Store the letters of a page; returns those that cannot be."""
+        """Store the messages of a batch; returns the rejected ones."""
         if new_batch.batch.data is None:
             return []
         numbers = range(new_batch.first, new_batch.last + 1)
@@ -239,7 +239,7 @@ class StreamTable:
     def _rejections(
         self, sender: str, first: int, messages: Sequence[StoredMessage], sender_now_ms: int
     ) -> Iterator[MessageRejection]:
-        """Those of the letters that this node does not take."""
+        """Return the rejected messages of a batch."""
         size_max = self._config.message_bytes_max
         allowed: dict[str, str | None] = {}
         opened = 0
@@ -267,7 +267,7 @@ class StreamTable:
                 )
 
     def _queue_rejection_reason(self, sender: str, queue: str, opened: int) -> str | None:
-        """Why a sender may not write into a queue; None if it may."""
+        """Return why a sender may not write to a queue; None if it may."""
         queues = self._queues.ids()
         if queue in queues:
             return None
@@ -282,12 +282,12 @@ class StreamTable:
         return None
 
     def on_rolled_back(self) -> None:
-        """Drop what is only in memory: the commit failed."""
+        """Drop what is only in memory, after a failed commit."""
         self._streams.clear()
 
 
 def _decode_messages(new_batch: NewBatch) -> tuple[bytes, list[StoredMessage]]:
-    """The bytes and letters of a page; raises MalformedPayloadError if they are not as told."""
+    """Return bytes and messages of a batch; raises MalformedPayloadError if they do not match."""
     data = new_batch.batch.data or b""
     if not new_batch.is_intact:
         raise MalformedPayloadError("the batch was changed in transit")
