@@ -8,7 +8,7 @@ import subprocess
 from contextlib import contextmanager
 from functools import partial
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.children import die_with_parent
 from benchmarks.harness import BenchmarkFailed
@@ -25,19 +25,23 @@ LAST_WORDS = 500
 
 @contextmanager
 def server_process(
-    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    **account: Any,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server until the block ends; what it says goes to `log`."""
+    """Run a server until the block ends, under an account; what it says goes to `log`."""
     with (
         log.open("wb") as output,
         # The hook runs between fork and exec and only makes system calls, so it is safe here.
-        subprocess.Popen(
+        subprocess.Popen[bytes](
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             preexec_fn=partial(die_with_parent, os.getpid()),
+            **account,
         ) as process,
     ):
         try:

@@ -17,11 +17,12 @@ def sections(settings: Settings) -> list[Section]:
     # Imported here, because every contender's process imports this package and must load no
     # other contender with it.
     from benchmarks.durable import disk
-    from benchmarks.flows import history, parked, rates
+    from benchmarks.flows import history, parked, rates, within
 
     return [
         disk.latency_section(settings),
         *rates.sections(settings),
         *parked.sections(settings),
         history.section(settings),
+        within.section(settings),
     ]
