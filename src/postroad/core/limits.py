@@ -5,12 +5,17 @@ Overflow causes backpressure or an error, never growth.
 
 from __future__ import annotations
 
+import inspect
+import logging
 import math
+from collections.abc import Callable
 
 import msgspec
 
-from postroad.core.errors import ConfigError
+from postroad.core.errors import ConfigError, TransactionAbortedError
 from postroad.core.timing import backoff
+
+logger = logging.getLogger("postroad.core")
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -115,8 +120,15 @@ def check_positive(settings: msgspec.Struct) -> None:
             raise ConfigError(f"{field}={value!r} must be a finite number above 0")
 
 
+ErrorFilter = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
+"""Some errors: of a class or of its subclasses, of one of several, or those a function is true of.
+
+The function gets the error, must be quick, and may be called more than once for it.
+"""
+
+
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When something that failed is tried again, and how often."""
+    """When something that failed is tried again, how often, and after which errors."""
 
     max_attempts: int = 10
     """Attempts in all, the first one included."""
@@ -126,9 +138,15 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Longest delay between two attempts."""
     backoff_factor: float = 2.0
     """Factor by which the delay grows with each attempt, before jitter."""
+    retry_on: ErrorFilter | None = None
+    """Errors worth another attempt: a class, a tuple of classes, or a function; by default all."""
+    give_up_on: ErrorFilter | None = None
+    """Errors that are final, even if `retry_on` has them too."""
 
     def __post_init__(self) -> None:
         check_positive(self)
+        for field in ("retry_on", "give_up_on"):
+            _check_filter(field, getattr(self, field))
         if self.backoff_factor < 1:
             raise ConfigError(f"backoff_factor={self.backoff_factor!r} must be 1 or more")
 
@@ -141,3 +159,42 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             jitter=jitter,
             backoff_factor=self.backoff_factor,
         )
+
+    def allows(self, error: BaseException) -> bool:
+        """Return whether another attempt may help after an error, by its kind alone.
+
+        A transaction that others aborted is tried again, unless `give_up_on` has it.
+        """
+        if not isinstance(error, Exception):
+            return True
+        if self.give_up_on is not None and _matches(self.give_up_on, error, default=False):
+            return False
+        if self.retry_on is None or isinstance(error, TransactionAbortedError):
+            return True
+        return _matches(self.retry_on, error, default=True)
+
+
+def _matches(errors: ErrorFilter, error: Exception, *, default: bool) -> bool:
+    if isinstance(errors, type | tuple):
+        return isinstance(error, errors)
+    try:
+        return bool(errors(error))
+    except Exception:
+        # Attempts are limited anyway, and what is given up does not come again by itself.
+        logger.exception("a filter of a RetryPolicy failed, so %r is tried again", error)
+        return default
+
+
+def _check_filter(field: str, errors: object) -> None:
+    if errors is None:
+        return
+    kinds = errors if isinstance(errors, tuple) else (errors,)
+    if kinds and all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+        return
+    if isinstance(errors, type | tuple) or not callable(errors):
+        raise ConfigError(
+            f"{field}={errors!r} must be a subclass of Exception, a tuple of such classes, or a "
+            "function of an error that returns True or False"
+        )
+    if inspect.iscoroutinefunction(errors):
+        raise ConfigError(f"{field}={errors!r} must be a `def`, not an `async def`")

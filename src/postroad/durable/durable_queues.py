@@ -399,8 +399,17 @@ class DurableQueues(Lifecycle):
             queue: a queue of this node without a consumer.
             limit: the most messages to return.
             timeout: seconds to wait for the first; then the list is empty.
-            retry: when and how often a message that was not acknowledged comes again.
+            retry: when and how often a message that was not acknowledged comes again; no error
+                is raised here that its filters could be asked about.
+
+        Raises:
+            UsageError: the queue has a consumer, or `retry` has filters.
         """
+        if retry is not None and (retry.retry_on is not None or retry.give_up_on is not None):
+            raise UsageError(
+                "retry_on and give_up_on are about errors of handlers; whoever pulls a message "
+                "calls its nack() if it is worth another attempt"
+            )
         if queue in self._consumers:
             raise UsageError(f"queue {queue!r} has a consumer; it cannot be pulled from")
         self._check_running()

@@ -91,6 +91,32 @@ async def test_each_handler_has_its_own_time_though_one_hides_that_it_was_cancel
         assert details == ["ConnectionError: closed by a library", too_long, too_long]
 
 
+async def test_an_error_that_is_final_makes_a_dead_letter_at_once(alpha: Station) -> None:
+    attempts: list[bytes] = []
+
+    async def handle(message: Message, tx: Transaction) -> None:
+        attempts.append(message.body)
+        raise UnicodeError(message.body) if message.body == b"odd" else ConnectionError("away")
+
+    retry = msgspec.structs.replace(AT_ONCE, give_up_on=ValueError)
+    await alpha.mail.consume("orders", handle, retry=retry)
+    await alpha.mail.send("orders", b"odd", to="alpha", key="k")
+    await alpha.mail.send("orders", b"unlucky", to="alpha", key="k")
+    await until_dead(alpha.mail, 2)
+    letters = [
+        (letter.message.body, letter.reason, letter.failures)
+        for letter in await alpha.mail.dead_letters.list()
+    ]
+    assert sorted(letters) == [(b"odd", "rejected", 1), (b"unlucky", "failed", 3)]
+    assert attempts == [b"odd", b"unlucky", b"unlucky", b"unlucky"]
+
+
+async def test_pulled_messages_have_no_errors_to_filter(alpha: Station) -> None:
+    for retry in (RetryPolicy(retry_on=OSError), RetryPolicy(give_up_on=OSError)):
+        with pytest.raises(UsageError, match=r"calls its nack\(\)"):
+            await alpha.mail.pull("orders", retry=retry)
+
+
 async def test_statements_begun_together_by_a_handler_are_of_one_commit(alpha: Station) -> None:
     attempts: list[int] = []
 

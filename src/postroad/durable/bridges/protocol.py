@@ -54,7 +54,7 @@ class DeadLetterReason(enum.StrEnum):
     FAILED = "failed"
     """Its handler failed as often as allowed."""
     REJECTED = "rejected"
-    """Its handler said that trying again cannot help."""
+    """Its handler, or the retry policy of its consumer, said that trying again cannot help."""
     TOO_LARGE = "too large"
     UNKNOWN_QUEUE = "unknown queue"
     UNREADABLE = "unreadable"

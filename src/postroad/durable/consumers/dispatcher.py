@@ -205,9 +205,10 @@ class QueueDispatcher(QueueLoader):
 
     def _nack(self, failure: FailedDelivery) -> None:
         entry, error, _ = failure
-        mutation = self._failure_disposition(failure)
+        is_final = self.is_final_failure(entry, error)
+        mutation = self._failure_disposition(failure, is_final=is_final)
         if not self._is_stale:
-            if self.is_final_failure(entry, error):
+            if is_final:
                 self._buffer.finish(entry)
             else:
                 self._buffer.block_key(entry)
@@ -218,18 +219,23 @@ class QueueDispatcher(QueueLoader):
 
     def is_final_failure(self, entry: QueuedMessage, error: BaseException) -> bool:
         """Whether a message is abandoned after this failure."""
-        return isinstance(error, Reject) or entry.failures + 1 >= self.retry.max_attempts
+        return entry.failures + 1 >= self.retry.max_attempts or self._is_permanent(error)
 
-    def _failure_disposition(self, failure: FailedDelivery) -> DispositionMutation:
+    def _is_permanent(self, error: BaseException) -> bool:
+        return isinstance(error, Reject) or not self.retry.allows(error)
+
+    def _failure_disposition(
+        self, failure: FailedDelivery, *, is_final: bool
+    ) -> DispositionMutation:
         """What becomes of a message whose handler failed: another attempt, or a dead letter."""
         entry, error, pause_s = failure
         mutation = DispositionMutation(self._on_committed)
         mutation.failure = failure
         failures = entry.failures + 1
         detail = describe_error(error)[:_DETAIL_CHARS_MAX]
-        if self.is_final_failure(entry, error):
+        if is_final:
             reason = (
-                DeadLetterReason.REJECTED if isinstance(error, Reject) else DeadLetterReason.FAILED
+                DeadLetterReason.REJECTED if self._is_permanent(error) else DeadLetterReason.FAILED
             )
             mutation.dead_letter(entry, reason, detail, failures)
         else:

@@ -42,6 +42,8 @@ def step_retry_delay_s(
     """Return the seconds until a step that failed is retried; None if it is not."""
     if not isinstance(error, Exception):
         return None
+    if step.retry is not None and not step.retry.allows(error):
+        return None
     if isinstance(error, TransactionAbortedError) and failures < _ABORTED_ATTEMPTS:
         return _ABORTED_DELAY_S * failures
     if step.retry is None or failures >= step.retry.max_attempts:
