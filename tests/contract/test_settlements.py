@@ -15,7 +15,7 @@ from postroad.durable import (
     MemoryStore,
     StaticPeerDirectory,
 )
-from postroad.durable.bridges.fencing import OutboxAckMutation
+from postroad.durable.bridges.outbox_ack import OutboxAckMutation
 from postroad.durable.store.mutations import Mutation
 from postroad.net import MessagingService
 from tests.support.deadlines import eventually

@@ -1,7 +1,8 @@
 """Messages to members by name, with the encoding of the caller.
 
 The payload is exactly what the encoder returns: no envelope, no member name. Names are resolved to
-addresses when a message is sent, and the receiver knows the sender by its connection.
+addresses when a message is sent, and the receiver knows the sender by its connection. Nothing is
+sent twice here: whether to try again is up to the caller.
 """
 
 from __future__ import annotations

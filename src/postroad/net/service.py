@@ -59,8 +59,9 @@ class MessagingService(Lifecycle):
             service.serve("echo", lambda message: message.payload)
             reply = await service.request(other.address, "echo", b"hello")
 
-    What is retried: connecting, with `wait_for_connection=True`, until the timeout. A message that
-    was written is never sent again; `retryable` and `outcome` of the error tell the caller whether
+    What is retried: connecting, with `wait_for_connection=True`, until the timeout; and a message
+    that still waits when its connection ends goes over another. One that was written is never sent
+    again; `retryable` and `outcome` of the error tell the caller whether
     a retry can help, and whether it is safe. docs/messaging.md has a table for all layers.
 
     Args:

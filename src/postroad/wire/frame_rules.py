@@ -2,7 +2,8 @@
 
 A frame that is not in the tables closes the connection (docs/wire-protocol.md, 3.5 and 3.6).
 Versions 1 and 2 have requests and replies only; nodes of the source system send some of them in the
-wrong direction, so such frames are ignored and counted. Version 3 is strict.
+wrong direction, so such frames are ignored and counted. Version 3 is strict. A connection becomes a
+tunnel after hello and proof, so the tables of tunnels have neither.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ Of two records of one process, the one with the higher incarnation is newer, and
 incarnation the one with the later state. Of two processes with one name, the one with the higher
 incarnation is newer; but while the older one counts as active, the name conflict is resolved first.
 
-A suspected member is declared dead in `MemberTable.expire_suspects`; only a newer process of the
-same name ends it earlier.
+A suspected member is declared dead in `MemberTable.expire_suspects` when its deadline has passed.
+Its reply or refutation ends the suspicion before that; so do its leaving, and a newer process of
+its name.
 """
 
 from __future__ import annotations

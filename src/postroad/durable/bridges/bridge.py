@@ -1,4 +1,9 @@
-"""Delivers the outbox of one peer, and removes what the peer has accepted."""
+"""Delivers the outbox of one peer, and removes what the peer has accepted.
+
+The receiver answers a window when it is committed there (`StreamReceiver`). `Bridge._on_ack` takes
+that answer, or the one to the offer after a reconnection, and `OutboxAckMutation` deletes what was
+accepted from the outbox, lazily: with the next commit, or a moment later.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ from postroad.core.errors import (
 )
 from postroad.core.timing import backoff
 from postroad.durable.bridges.control import BridgeStatus
-from postroad.durable.bridges.fencing import OutboxAckMutation
+from postroad.durable.bridges.outbox_ack import OutboxAckMutation
 from postroad.durable.bridges.protocol import (
     DeadLetterReason,
     MessageRejection,

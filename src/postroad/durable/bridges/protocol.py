@@ -48,13 +48,19 @@ class WindowStatus(enum.IntEnum):
 
 
 class DeadLetterReason(enum.StrEnum):
-    """Why a message became a dead letter."""
+    """Why a message became a dead letter.
+
+    Decided by `QueueDispatcher` for messages in queues (expired, failed, rejected), by the
+    receiver's `StreamTable` for those that arrive, by `Bridge` for those that cannot be sent, and
+    by `arrivals` for those of other programs.
+    """
 
     EXPIRED = "expired"
     FAILED = "failed"
     """Its handler failed as often as allowed."""
     REJECTED = "rejected"
-    """Its handler, or the retry policy of its consumer, said that trying again cannot help."""
+    """Its handler or the retry policy of its consumer said that trying again cannot help, or its
+    idempotency key was used for another message."""
     TOO_LARGE = "too large"
     UNKNOWN_QUEUE = "unknown queue"
     UNREADABLE = "unreadable"

@@ -122,7 +122,7 @@ class BridgeSendWindow:
         """Make a window of the next batches.
 
         Args:
-            settled: number up to which this store has durably removed what the peer accepted; the
+            acked: number up to which this store has durably removed what the peer accepted; the
                 peer forgets then what it refused up to there.
         """
         window = StreamWindow(

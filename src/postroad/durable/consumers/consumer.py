@@ -1,4 +1,12 @@
-"""Runs a handler for the messages of a queue."""
+"""Runs a handler for the messages of a queue, and commits its work with the acknowledgement.
+
+`Consumer.on_success` asks the dispatcher for a mutation that marks the message done and sends what
+the handler sent (`QueueDispatcher.prepare_ack`, `DispositionMutation`). Without statements it is
+submitted alone; with statements it finishes the transaction that they run in
+(`SavepointTransaction.finish`), so that one commit of the writer has all of it or nothing.
+`Consumer.on_error` rolls back, and the dispatcher decides between a retry and a dead letter
+(`QueueDispatcher.nack`).
+"""
 
 from __future__ import annotations
 

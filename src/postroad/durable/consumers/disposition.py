@@ -247,7 +247,7 @@ class ConfirmationMutation(Mutation):
     is not.
 
     Attributes:
-        held: the keys that are held by messages deferred, with the number of those.
+        blocked_keys: the keys that are held by messages deferred, with the number of those.
     """
 
     __slots__ = ("_batches", "_deferred", "_on_committed", "_queue", "blocked_keys")

@@ -44,7 +44,7 @@ class TransactionScope(msgspec.Struct, eq=False, kw_only=True):
 
     Attributes:
         outer: the one around it, if it is inside of another.
-        is_over: whether it can do nothing more.
+        is_finished: whether it can do nothing more.
     """
 
     store: Any

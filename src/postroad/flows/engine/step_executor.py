@@ -1,4 +1,9 @@
-"""Runs the steps of flows, as tasks of this process: again where they fail and may be repeated."""
+"""Runs the steps of flows, as tasks of this process: again where they fail and may be repeated.
+
+A step that ends is recorded by the next commit of its flow. If the process dies before, replay
+finds no entry for it, and it runs again with the same `StepId`: at least once. What it did with a
+`Transaction` is in the same commit as its record, so that is undone: exactly once.
+"""
 
 from __future__ import annotations
 

@@ -13,6 +13,9 @@ and is split, so that the cause is tried alone in the end.
 
 A flow is parked when the process died three times while it was the only suspect running. It waits
 longer before each trial, because a process that is killed from outside has another cause.
+
+Not decided here: an operator's kill, a flow's own deadline, and what `FlowLifecycle` parks at once
+because code and history do not fit, a result cannot be recorded, or the history is full.
 """
 
 from __future__ import annotations
