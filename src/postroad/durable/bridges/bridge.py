@@ -58,14 +58,14 @@ AFTER_SEND = faults.declare_fault_point("durable.bridge.after_send")
 ACCEPTED = faults.declare_fault_point("durable.bridge.accepted")
 
 _BATCHES_PER_READ = 8
-# Batches that were committed a moment ago are sent without being read back, up to so many bytes.
+# Recent batches are sent from memory, up to this many bytes.
 _HOT_BYTES_MAX = 1024 * 1024
-# A stream that was refused is offered again from time to time: the other side may have decided.
+# After a rejection the stream is opened again from time to time: an operator may have acted.
 _MISMATCH_DELAY_S = 60.0
 
 
 class BridgeState(enum.StrEnum):
-    """What a bridge is doing."""
+    """The state of a bridge."""
 
     IDLE = "idle"
     OPENING = "opening"
@@ -76,7 +76,7 @@ class BridgeState(enum.StrEnum):
 
 
 class Bridge:
-    """One bridge: from the outbox of this node's store to one peer."""
+    """The bridge from the outbox of this node's store to one peer."""
 
     def __init__(
         self,
@@ -98,20 +98,20 @@ class Bridge:
         self._config = config
         self._token = token
         self._failures = 0
-        # Batches that follow one another and were not sent yet.
+        # Consecutive batches that were not sent yet.
         self._recent: deque[OutboxBatch] = deque()
         self._recent_bytes = 0
-        # Whether the store may have batches to be sent that are not among those.
+        # Whether the store may have more batches to send than these.
         self._may_have_more = True
         self._wake = asyncio.Event()
         self._wake.set()
         self._retry_now = asyncio.Event()
         self._is_stale = False
         self._is_paused = False
-        # Whether several batches together are too much for the peer's connections.
+        # Whether windows of several batches are too large for the peer's connections.
         self._sends_single_batches = False
         self._on_fenced = on_fenced
-        # Number up to which everything is durably removed here, and what was refused after it.
+        # Number up to which acks are durable here, and the rejections after it.
         self._epoch = self._acked = 0
         self._rejections: list[MessageRejection] = []
         self._windows: deque[asyncio.Task[bytes]] = deque()
@@ -119,10 +119,10 @@ class Bridge:
             self._run(), name=f"postroad bridge to {peer}"
         )
 
-    # What it is told.
+    # Events.
 
     def on_batches(self, batches: Sequence[OutboxBatch]) -> None:
-        """Batches were committed."""
+        """Add batches that were just committed."""
         for batch in batches:
             if self._recent and self._recent[-1].last + 1 != batch.first:
                 self._clear_recent()
@@ -134,13 +134,13 @@ class Bridge:
         self._wake.set()
 
     def wake(self) -> None:
-        """There may be messages, or the peer may be back."""
+        """Send now: there may be messages, or the peer may be back."""
         self._may_have_more = True
         self._wake.set()
         self._retry_now.set()
 
     def set_target(self, target: Address) -> None:
-        """The peer is somewhere else now."""
+        """Change the address of the peer."""
         if target != self.target:
             self.target = target
             self._failures = 0
@@ -148,7 +148,7 @@ class Bridge:
         self.wake()
 
     def reload(self) -> None:
-        """What waits was changed in the store: read it again."""
+        """Read the outbox again, which an operator has changed."""
         self._clear_recent()
         self._is_stale = True
         self.wake()
@@ -159,7 +159,7 @@ class Bridge:
         self._may_have_more = True
 
     async def close(self) -> None:
-        """Stop; what is on its way may arrive, and is sent again by the next bridge."""
+        """Stop; windows in flight may still arrive, and are sent again by the next bridge."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -212,7 +212,7 @@ class Bridge:
         )
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, unless there is news of the peer since the last attempt started."""
+        """Wait, unless the peer has changed since the last attempt started."""
         try:
             async with asyncio.timeout(seconds):
                 await self._retry_now.wait()
@@ -220,14 +220,14 @@ class Bridge:
             return
 
     async def _cancel_windows(self) -> None:
-        """Give up on windows that were not answered."""
+        """Cancel windows that were not acknowledged."""
         windows, self._windows = self._windows, deque()
         for window in windows:
             window.cancel()
         await asyncio.gather(*windows, return_exceptions=True)
 
     async def _run_stream(self) -> bool:
-        """Agree with the peer on where things are, then send until something goes wrong.
+        """Open a stream, then send until an error.
 
         Returns whether there is more to be sent.
         """
@@ -244,18 +244,18 @@ class Bridge:
         self._epoch, self._acked, self._rejections = peer.epoch, peer.acked_seq, []
         self._submit_ack(stream, ack, peer.acked_seq)
         window = BridgeSendWindow(stream, self._config, ack)
-        # What was sent before and is not accepted is sent again.
+        # Messages that were sent and not accepted are sent again.
         self._may_have_more = True
         while not self._is_stale:
             await self._send_more(window, peer)
             if self._windows and self._windows[0].done():
                 if self._on_ack(window, stream):
-                    # There is room for more now.
+                    # The peer may have credit now.
                     continue
                 if window.is_full:
                     await self._wait_for_credit()
                 else:
-                    # It lost sight of this node; should it do so again, not at once.
+                    # The peer lost its state of this stream; retry at once, unless that repeats.
                     await self._back_off()
                 return True
             if not self._windows and window.available_bytes <= 0:
@@ -299,7 +299,7 @@ class Bridge:
             )
 
     async def _send_more(self, window: BridgeSendWindow, peer: PeerState) -> None:
-        """Send what may be sent."""
+        """Send the windows that the credit allows."""
         while window.available_bytes > 0:
             batches = window.select_batches(await self._next_batches(window, peer))
             if not batches:
@@ -309,7 +309,7 @@ class Bridge:
     async def _next_batches(
         self, window: BridgeSendWindow, peer: PeerState
     ) -> Sequence[OutboxBatch]:
-        """Batches after those that are sent, from memory or from the store."""
+        """Return batches after those that were sent, from memory or from the store."""
         hot = self._recent
         while hot and hot[0].last <= window.sent:
             self._recent_bytes -= hot.popleft().size
@@ -317,7 +317,7 @@ class Bridge:
             return list(hot)
         if not hot and not self._may_have_more:
             return ()
-        # What is committed from here on is told.
+        # Commits from here on are notified.
         self._may_have_more = False
         epoch, batches = await self._store.read(
             query.read_outbox_batches_of_epoch, peer.id, window.sent, _BATCHES_PER_READ
@@ -335,7 +335,7 @@ class Bridge:
         delivery = asyncio.ensure_future(self._deliver(payload, batches))
         delivery.add_done_callback(self._on_delivery)
         self._windows.append(delivery)
-        # Let it be written, so that windows stay in order.
+        # Let the task start writing, so that windows stay in order.
         await asyncio.sleep(0)
         AFTER_SEND.hit(peer=self.peer, first=batches[0].first)
 
@@ -358,7 +358,7 @@ class Bridge:
             raise
 
     async def _dead_letter_batch(self, batch: OutboxBatch, error: MessageTooLargeError) -> None:
-        """Make dead letters of a batch that is too large for the peer's connections."""
+        """Dead-letter a batch that is too large for the peer's connections."""
         await self._store.write(
             lambda tables: tables.outbox.dead_letter_batch(
                 self.peer, batch, DeadLetterReason.TOO_LARGE, error.detail, tables.now_ms
@@ -368,7 +368,7 @@ class Bridge:
         self._failures = 0
 
     def _on_ack(self, window: BridgeSendWindow, stream: StreamIdentity) -> bool:
-        """Take the answer to the oldest window; False if one must start again."""
+        """Handle the ack of the oldest window; False if the stream must be opened again."""
         ack = decode_stream_message(StreamAck, self._windows.popleft().result())
         ACCEPTED.hit(peer=self.peer, watermark=ack.watermark)
         self._check_status(ack)
@@ -383,13 +383,13 @@ class Bridge:
     def _submit_ack(self, stream: StreamIdentity, ack: StreamAck, before: int) -> None:
         if ack.watermark > before:
             self.sent += ack.watermark - before
-            # All that no settlement has made durable yet: one that fails must lose none of them.
+            # Includes rejections whose commit is not durable, so that a failed commit loses none.
             self._rejections += new_rejections(ack, before)
             mutation = OutboxAckMutation(stream, ack, tuple(self._rejections), self._on_acked)
             self._store.submit(mutation, lazy=True)
 
     def _on_acked(self, mutation: OutboxAckMutation, error: Exception | None) -> None:
-        """A settlement is durable, or failed: then a later one, or a new offer, makes up for it."""
+        """Handle the commit of acks; after a failure a later ack or a new stream repeats them."""
         if mutation.epoch != self._epoch:
             return
         if error is None:
@@ -406,5 +406,5 @@ class Bridge:
             self._wake.set()
 
     def status(self) -> BridgeStatus:
-        """How things are."""
+        """Return the status of the bridge."""
         return BridgeStatus(self.peer, str(self.target), self.state, self.sent, self.last_error)

@@ -64,7 +64,7 @@ class BridgeController:
         self._is_external = is_external
         # The manager, if it runs in this process.
         self._manager: BridgeManager | None = None
-        # The name and address of one in another process, once they are known.
+        # The name and address of a manager in another process, once they are known.
         self._bridge: tuple[str, Address] | None = None
         # Peers with an outbox.
         self._peers: dict[str, None] = {}
@@ -72,7 +72,7 @@ class BridgeController:
         self._woken: dict[str, None] = {}
         self._status_requests: dict[int, asyncio.Future[BridgeManagerStatus]] = {}
         self._status_request_ids = itertools.count(1)
-        # What is to be said, the newest about each matter only.
+        # Queued commands, of each kind and peer only the newest.
         self._unsent: dict[str, BridgeCommand] = {}
         self._has_unsent = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
@@ -80,9 +80,9 @@ class BridgeController:
         self._stop_listening: Callable[[], None] | None = None
 
     async def start(self) -> None:
-        """Listen to commits, to changes of peers, and to a manager in another process."""
+        """Subscribe to commits, changes of peers, and reports of a manager in another process."""
         if self._is_external:
-            # It may be alive, and have no reason to ask again.
+            # It may be running, and have no reason to request a snapshot.
             self._bridge = await self._store.read(find_manager)
         peers = await self._store.read(query.list_peers)
         self._peers = {peer.name: None for peer in peers if peer.last_seq > peer.acked_seq}
@@ -96,7 +96,7 @@ class BridgeController:
             self._resend_snapshot()
 
     async def stop(self) -> None:
-        """Control no bridges any more."""
+        """Stop controlling bridges."""
         if self._sender is None:
             return
         if self._is_external:
@@ -115,18 +115,18 @@ class BridgeController:
         manager.apply(self._snapshot())
 
     def _resend_snapshot(self) -> None:
-        """Tell a manager in another process everything, now and then: messages may get lost."""
+        """Send snapshots to a manager in another process periodically: messages may get lost."""
         self._enqueue(self._snapshot())
         self._snapshot_timer = asyncio.get_running_loop().call_later(
             _REMIND_S, self._resend_snapshot
         )
 
     def wake(self, peer: str) -> None:
-        """Have the manager look at what waits for a peer."""
+        """Wake the bridge to a peer."""
         if peer in self._created:
             self._create(peer)
 
-    # What happens in the node.
+    # Events of the node.
 
     def _on_commit(self, event: CommitEvent) -> None:
         for peer in dict.fromkeys(peer for peer, _ in event.outbox_batches):
@@ -156,7 +156,7 @@ class BridgeController:
             self._created[peer] = address
             self._enqueue(BridgeCreate(self._service.name, _route(peer, address)))
 
-    # What the manager says.
+    # Reports of the manager.
 
     def _on_report(self, message: RawMessage) -> None:
         if message.peer not in (self._service.name, self._service.name + BRIDGE_SUFFIX):
@@ -227,7 +227,7 @@ class BridgeController:
                     address, BRIDGE_CONTROL, encode(message), peer=PeerIfKnown(name)
                 )
             except MessagingError as error:
-                # A manager that is not there asks for a snapshot when it comes.
+                # A manager that starts later requests a snapshot.
                 logger.debug("cannot notify the bridge manager, retrying: %s", error)
             except Exception:
                 logger.exception("cannot notify the bridge manager, retrying")
@@ -238,7 +238,7 @@ def _route(peer: str, address: Address) -> BridgeRoute:
 
 
 def _coalescing_key(message: BridgeCommand) -> str:
-    """What a message is about: a later one about the same makes an earlier one needless."""
+    """Return the key of a command: a later command of this key replaces an earlier one."""
     match message:
         case BridgeCreate():
             return message.route.queue

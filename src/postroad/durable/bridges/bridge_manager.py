@@ -1,4 +1,4 @@
-"""The bridge manager: makes and ends bridges as the node's messages say.
+"""The bridge manager: creates and ends bridges by commands of the node.
 
 It runs inside the node, or as a process of its own on the same store. A token, taken from the
 store at its start, makes sure that of two managers only the later one removes anything.
@@ -82,11 +82,11 @@ class BridgeManager(Lifecycle):
 
     @property
     def name(self) -> str:
-        """What tells this manager from others of the same store."""
+        """The fencing token of this manager."""
         return f"{self._service.name}#{self.token}"
 
     async def start(self) -> None:
-        """Take over the store, and ask the node for its queues."""
+        """Take over the store, and request the routes of the node."""
         service = self._service
         self.token = await self._store.write(
             lambda tables: acquire_fencing_token(tables, service.name, service.address)
@@ -110,7 +110,7 @@ class BridgeManager(Lifecycle):
         await asyncio.gather(*(bridge.close() for bridge in bridges.values()), *self._background)
 
     async def _monitor(self) -> None:
-        """Request the routes of a node elsewhere, then poll whether another manager took over."""
+        """Request the routes of a node in another process, then poll for another manager."""
         if self._node_address is not None:
             await self._request_snapshot(self._node_address)
         while not self.fenced.done():
@@ -125,7 +125,7 @@ class BridgeManager(Lifecycle):
                 logger.exception("bridge manager: cannot read the store, retrying")
 
     async def _request_snapshot(self, address: Address) -> None:
-        """Ask the node for a snapshot until it sends one."""
+        """Request a snapshot until the node sends one."""
         request = encode(BridgeSnapshotRequest(self.name))
         while not self._is_introduced.is_set():
             await self._send_to_node(address, request)
@@ -141,7 +141,7 @@ class BridgeManager(Lifecycle):
         except MessagingError as error:
             logger.debug("bridge manager: cannot reach its node, retrying: %s", error)
 
-    # What the node says.
+    # Commands of the node.
 
     def _on_control(self, message: RawMessage) -> None:
         if message.peer != self._node:
@@ -210,7 +210,7 @@ class BridgeManager(Lifecycle):
         """Return the state of this manager and its bridges."""
         return BridgeManagerStatus(0, self.name, self.token, self.status())
 
-    # What the store says, when it is written by this process.
+    # Events of the store, when this process writes it.
 
     def _on_commit(self, event: CommitEvent) -> None:
         by_peer: dict[str, list[OutboxBatch]] = {}
@@ -222,13 +222,13 @@ class BridgeManager(Lifecycle):
                 bridge.on_batches(batches)
 
     def reload(self, peer: str) -> None:
-        """What waits for a peer was changed by an operator."""
+        """Reload the bridge to a peer after an operator has changed its outbox."""
         bridge = self._bridges.get(peer)
         if bridge is not None:
             bridge.reload()
 
     def status(self) -> list[BridgeStatus]:
-        """How each bridge does."""
+        """Return the status of each bridge."""
         return [bridge.status() for bridge in self._bridges.values()]
 
     def _on_fenced(self, error: FencedError) -> None:

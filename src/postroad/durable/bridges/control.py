@@ -1,8 +1,8 @@
 """Control messages between a node and a bridge manager in another process.
 
 The node sends to `internal.bridge.control` and listens to `internal.bridge.notify`, the manager
-does the reverse. A manager that starts asks for a snapshot, a node that starts sends one: so it
-does not matter which of them comes first.
+does the reverse. A manager that starts requests a snapshot, a node that starts sends one: so they
+may start in any order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from postroad.core.errors import MalformedPayloadError
 
 
 class BridgeRoute(msgspec.Struct, frozen=True):
-    """An outbound queue, and where it leads."""
+    """An outbound queue, and the address of its peer."""
 
     queue: str
     target: str
@@ -24,7 +24,7 @@ class BridgeRoute(msgspec.Struct, frozen=True):
 
 
 class BridgeSnapshot(msgspec.Struct, frozen=True, tag="snapshot", rename={"routes": "entries"}):
-    """Node to bridge: all queues that lead somewhere."""
+    """Node to manager: all routes."""
 
     node: str
     inbox: str
@@ -32,45 +32,45 @@ class BridgeSnapshot(msgspec.Struct, frozen=True, tag="snapshot", rename={"route
 
 
 class BridgeSnapshotRequest(msgspec.Struct, frozen=True, tag="snapshot-request"):
-    """Bridge to node: it has started and knows nothing."""
+    """Manager to node: it has started and needs a snapshot."""
 
     bridge: str
 
 
 class BridgeCreate(msgspec.Struct, frozen=True, tag="create", rename={"route": "entry"}):
-    """Node to bridge: messages wait for a peer, or its address has changed."""
+    """Node to manager: a peer has new messages, or another address."""
 
     node: str
     route: BridgeRoute
 
 
 class BridgeDelete(msgspec.Struct, frozen=True, tag="delete"):
-    """Node to bridge: the peer has left; its messages wait."""
+    """Node to manager: the peer has left; its messages wait."""
 
     node: str
     queue: str
 
 
 class BridgeStatusRequest(msgspec.Struct, frozen=True, tag="health-check"):
-    """Node to bridge: how are things?"""
+    """Node to manager: report the status of all bridges."""
 
     request: int
 
 
 class BridgeStatus(msgspec.Struct, frozen=True, rename={"state": "phase", "last_error": "trouble"}):
-    """One bridge at one moment."""
+    """The status of one bridge."""
 
     peer: str
     target: str
     state: str
     sent: int
-    """Messages accepted by the peer since the bridge was made."""
+    """Messages accepted by the peer since the bridge was created."""
     last_error: str | None
-    """What went wrong last."""
+    """The last error."""
 
 
 class BridgeManagerStatus(msgspec.Struct, frozen=True, tag="health"):
-    """Bridge to node: this is how."""
+    """Manager to node: the status of all bridges."""
 
     request: int
     bridge: str
@@ -87,7 +87,7 @@ _to_node = msgspec.msgpack.Decoder(BridgeReport)
 
 
 def decode_bridge_command(payload: bytes) -> BridgeCommand:
-    """Read what a node sent; raises MalformedPayloadError."""
+    """Decode a command of a node; raises MalformedPayloadError."""
     try:
         message: BridgeCommand = _to_bridge.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -96,7 +96,7 @@ def decode_bridge_command(payload: bytes) -> BridgeCommand:
 
 
 def decode_bridge_report(payload: bytes) -> BridgeReport:
-    """Read what a bridge sent; raises MalformedPayloadError."""
+    """Decode a report of a manager; raises MalformedPayloadError."""
     try:
         message: BridgeReport = _to_node.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

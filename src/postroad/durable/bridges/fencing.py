@@ -20,7 +20,7 @@ def check_fencing_token(database: StoreConnection, token: int) -> None:
 
 
 def acquire_fencing_token(tables: StoreTables, name: str, address: Address) -> int:
-    """Take over the store as its bridge manager, and say where that is."""
+    """Take over the store as its bridge manager, with its address; returns the token."""
     token = int(read_meta(tables.database, TOKEN) or 0) + 1
     write_meta(tables.database, TOKEN, str(token))
     write_meta(tables.database, PLACE, f"{name} {address}")
@@ -28,7 +28,7 @@ def acquire_fencing_token(tables: StoreTables, name: str, address: Address) -> i
 
 
 def find_manager(database: StoreConnection) -> tuple[str, Address] | None:
-    """The name and address of the manager that took over last."""
+    """Return name and address of the manager that took over last."""
     place = read_meta(database, PLACE)
     if place is None:
         return None

@@ -9,17 +9,17 @@ from postroad.cluster import ClusterAgent, MembershipEvent, MembershipEventType
 from postroad.core import Address, to_address, validate_node_name
 
 PeerListener: TypeAlias = Callable[[str, Address | None], None]
-"""Told the name of a peer and where it is now; None if it has gone."""
+"""Called with the name of a peer and its address; None if it has left."""
 
 
 class PeerDirectory(Protocol):
-    """Knows the addresses of peers, and tells when they change."""
+    """Looks up the addresses of peers, and notifies of changes."""
 
     def lookup(self, peer: str) -> Address | None:
         """Where a peer is; None if that is not known."""
 
     def subscribe(self, listener: PeerListener) -> Callable[[], None]:
-        """Have a function told of changes; returns what ends that."""
+        """Call a function with changes; returns a function that unsubscribes."""
 
 
 class StaticPeerDirectory(PeerDirectory):
@@ -36,7 +36,7 @@ class StaticPeerDirectory(PeerDirectory):
         return self._addresses.get(peer)
 
     def set(self, peer: str, address: Address | str | None) -> None:
-        """Say where a peer is from now on; None if it has gone."""
+        """Set the address of a peer; None if it has left."""
         if address is None:
             self._addresses.pop(peer, None)
         else:

@@ -1,10 +1,10 @@
-"""What two stores say to each other, and how the receiver recognizes what it has already.
+"""The bridge protocol between two stores, and deduplication of received windows.
 
-A sender numbers its messages. The receiver remembers the last number it has stored, the watermark:
-whatever comes up to it again is a duplicate. The hash chain over all batches that one store ever
-sent to one peer tells a duplicate from another message under the same number: two stores that agree
-on a number and on the chain there agree on all messages before it. A store that was restored from a
-backup cannot: it lacks messages, or has others under their numbers.
+A sender numbers its messages. The receiver stores the last number it has stored, the watermark:
+messages up to it are duplicates. The hash chain over all batches that a store ever sent to a peer
+distinguishes a duplicate from another message with its number: two stores that agree on a number
+and on the chain there agree on all messages before it. A store that was restored from a backup
+does not: it lacks messages, or has others with their numbers.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from postroad.core.errors import MalformedPayloadError, StreamDivergedError, Usa
 
 VERSION = 1
 OLDEST = max(1, VERSION - 1)
-"""The oldest version that is still spoken: that of one minor version of Postroad before."""
+"""The oldest supported version: that of the previous minor version of Postroad."""
 
 CHAIN_BYTES = 16
 REASON_CHARS_MAX = 64
 DETAIL_CHARS_MAX = 500
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 61)]
-"""A number that every database has room for."""
+"""A number that every database can store."""
 PageCount: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=0xFFFF)]
 Digest: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=CHAIN_BYTES, max_length=CHAIN_BYTES)]
 
 
 class WindowStatus(enum.IntEnum):
-    """How a window was taken."""
+    """The result of receiving a window."""
 
     ACCEPTED = 0
-    """Durably, up to the watermark told."""
+    """Stored durably up to the watermark."""
     GAP = 1
-    """It starts after what was expected: start again after the watermark."""
+    """It starts beyond the expected number: send again from the watermark."""
     FULL = 2
-    """There is no room for all of it now; what is up to the watermark was taken."""
+    """There is not enough credit for all of it; messages up to the watermark were stored."""
     DIVERGED = 3
-    """It does not continue what was accepted before."""
+    """It does not continue the stream that was accepted before."""
     FENCED = 4
-    """A later bridge of the same store has been here."""
+    """A later bridge of the same store has connected."""
 
 
 class DeadLetterReason(enum.StrEnum):
@@ -57,7 +57,7 @@ class DeadLetterReason(enum.StrEnum):
 
     EXPIRED = "expired"
     FAILED = "failed"
-    """Its handler failed as often as allowed."""
+    """Its handler failed as often as its retry policy allows."""
     REJECTED = "rejected"
     """Its handler or the retry policy of its consumer said that trying again cannot help, or its
     idempotency key was used for another message."""
@@ -67,7 +67,7 @@ class DeadLetterReason(enum.StrEnum):
 
 
 class MessageRejection(msgspec.Struct, array_like=True, frozen=True):
-    """A message that was counted but not kept: its sender keeps it as a dead letter."""
+    """A message that the receiver counted and did not store: its sender dead-letters it."""
 
     number: Count
     reason: Annotated[str, msgspec.Meta(max_length=REASON_CHARS_MAX)]
@@ -75,64 +75,64 @@ class MessageRejection(msgspec.Struct, array_like=True, frozen=True):
 
 
 class WireBatch(msgspec.Struct, array_like=True, frozen=True):
-    """Messages as they are sent; their numbers follow from the window."""
+    """A batch as it is sent; the numbers of its messages follow from the window."""
 
     count: PageCount
     chain: Digest
-    """After this batch."""
+    """The chain after this batch."""
     data: bytes | None
-    """None if the sender removed them and only their numbers are left."""
+    """None if the sender removed the messages and only their numbers remain."""
 
 
 class StreamOpen(msgspec.Struct, array_like=True, frozen=True):
-    """A sender's store introduces itself before its first window."""
+    """Introduces a sender's store before its first window."""
 
     store: Digest
     epoch: Count
     token: Count
-    """Of two bridges of one store the one with the higher number is right."""
+    """Of two bridges of one store the one with the higher token is valid."""
     acked: Count
-    """The sender knows everything up to this number to be accepted."""
+    """The receiver has acknowledged messages up to this number, as the sender knows."""
     version: int = VERSION
-    """The newest that the sender speaks."""
+    """The newest version that the sender supports."""
     oldest: int | None = OLDEST
-    """The oldest; None if it speaks one only."""
+    """The oldest version; None if the sender supports only one."""
 
 
 class StreamAck(msgspec.Struct, array_like=True, frozen=True):
-    """What the receiver remembers of that store."""
+    """The receiver's watermark, chain and credit for a stream."""
 
     status: WindowStatus
     watermark: Count
-    """Number of the last message accepted; 0 if there was none."""
+    """Number of the last accepted message; 0: none."""
     chain: Digest
     credit: Count
-    """Bytes of messages it takes now."""
+    """Bytes of messages that it accepts now."""
     rejections: list[MessageRejection]
-    """Those the sender may not know yet."""
+    """Rejections that the sender may not know yet."""
     version: int = 1
-    """The one that windows shall have."""
+    """The version of the windows to be sent."""
 
 
 class StreamWindow(msgspec.Struct, array_like=True, frozen=True):
-    """Batches in a row."""
+    """Consecutive batches in one frame."""
 
     store: Digest
     epoch: Count
     token: Count
     acked: Count
     now_ms: Count
-    """The sender's clock, so that times in messages can be understood."""
+    """The sender's clock, to interpret the times of messages."""
     first: Count
     """Number of the first message."""
     previous: Digest
-    """The chain before it."""
+    """The chain before the first message."""
     batches: list[WireBatch]
     version: int = VERSION
 
 
 def agree(offer: StreamOpen) -> int:
-    """The newest version that both speak; raises UsageError if there is none."""
+    """Return the newest version that both sides support; raises UsageError if there is none."""
     version = min(offer.version, VERSION)
     if version < OLDEST or version < (offer.version if offer.oldest is None else offer.oldest):
         raise UsageError(
@@ -143,7 +143,7 @@ def agree(offer: StreamOpen) -> int:
 
 
 def check_version(version: int) -> None:
-    """Raise UsageError unless this node speaks that version."""
+    """Raise UsageError unless this node supports the version."""
     if not OLDEST <= version <= VERSION:
         raise UsageError(
             f"version {version} of the exchange, and this node speaks {OLDEST} to {VERSION}"
@@ -157,7 +157,7 @@ _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in (StreamOpen, Stream
 
 
 def decode_stream_message(kind: type[T], payload: bytes) -> T:
-    """Read a message of that kind; raises MalformedPayloadError if it is none."""
+    """Decode a message of a type; raises MalformedPayloadError."""
     try:
         return _decoders[kind].decode(payload)  # type: ignore[return-value]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -165,20 +165,20 @@ def decode_stream_message(kind: type[T], payload: bytes) -> T:
 
 
 def initial_chain(store: bytes, epoch: int, peer: str) -> bytes:
-    """The chain before the first message of a store to a peer."""
+    """Return the chain before the first message of a store to a peer."""
     start = b"%s/%d/%s" % (store, epoch, peer.encode())
     return blake2b(start, digest_size=CHAIN_BYTES, person=b"postroad.chain").digest()
 
 
 def extend_chain(chain: bytes, batch: bytes) -> bytes:
-    """The chain after one more batch."""
+    """Return the chain after one more batch."""
     digest = blake2b(chain, digest_size=CHAIN_BYTES, person=b"postroad.chain")
     digest.update(batch)
     return digest.digest()
 
 
 class SequenceGap(Exception):
-    """The window starts after the number that is expected next."""
+    """The window starts beyond the expected number."""
 
 
 class NewBatch(msgspec.Struct, frozen=True):
@@ -187,7 +187,7 @@ class NewBatch(msgspec.Struct, frozen=True):
     first: int
     batch: WireBatch
     is_intact: bool
-    """Whether its messages are those the sender meant."""
+    """Whether its messages are those that the chain of the sender covers."""
 
     @property
     def last(self) -> int:
@@ -195,7 +195,7 @@ class NewBatch(msgspec.Struct, frozen=True):
 
 
 def new_batches(watermark: int, chain: bytes, window: StreamWindow) -> Iterator[NewBatch]:
-    """The batches of a window that come after the watermark, in order.
+    """Return the batches of a window after the watermark, in order.
 
     Raises:
         SequenceGap: something is missing between the watermark and the window.

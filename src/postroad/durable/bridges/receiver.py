@@ -1,4 +1,4 @@
-"""Takes what other stores send: checks who they are, stores what is new, and only then answers."""
+"""Receives the streams of other stores: identifies senders, stores new batches, then acks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ logger = logging.getLogger("postroad.durable")
 BEFORE_ACCEPT = faults.declare_fault_point("durable.receiver.before_accept")
 AFTER_ACCEPT = faults.declare_fault_point("durable.receiver.after_accept")
 
-# Stores whose newest bridge is remembered; forgetting them all only weakens an extra check.
+# Stores whose newest token is remembered; dropping them only weakens an extra check.
 _TOKENS_MAX = 4_096
 # The shortest message: an array of an id, a queue name of one character, no body and a time.
 _MESSAGE_BYTES_MIN = 7
@@ -48,7 +48,7 @@ _WARN_INTERVAL_S = 60.0
 
 
 class WindowMutation(Mutation):
-    """A window to be stored; its sender waits for the answer."""
+    """A window to be stored; its sender waits for the ack."""
 
     __slots__ = ("_credit", "_own_name", "_prepared", "_sender", "_window", "done", "result")
 
@@ -81,7 +81,7 @@ class WindowMutation(Mutation):
 
 
 class StreamReceiver:
-    """The receiving end of every bridge that leads to this node."""
+    """The receiving end of all bridges to this node."""
 
     def __init__(
         self, service: MessagingService, store: Store, config: DurableQueuesConfig
@@ -99,7 +99,7 @@ class StreamReceiver:
         self._is_listening = False
 
     async def start(self) -> None:
-        """Count what is there, and listen."""
+        """Count stored bytes, and subscribe to the messages of bridges."""
         self._stored_bytes = await self._store.read(query.sizes_by_sender)
         self._stored_bytes_total = sum(self._stored_bytes.values())
         self._dead_bytes = await self._store.read(query.dead_letter_bytes_by_sender)
@@ -111,14 +111,14 @@ class StreamReceiver:
         self._service.serve(DELIVER, self._on_window)
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Unsubscribe."""
         if self._is_listening:
             self._is_listening = False
             self._service.unsubscribe(OFFER)
             self._service.unsubscribe(DELIVER)
 
     def on_commit(self, event: CommitEvent) -> None:
-        """Count what came and what is gone."""
+        """Update the stored bytes of senders."""
         for sender, size in event.bytes_by_sender.items():
             self._count(sender, size)
         for sender, size in event.dead_letter_bytes_by_sender.items():
@@ -140,7 +140,7 @@ class StreamReceiver:
             self._stored_bytes.pop(sender, None)
 
     def _credit(self, sender: str) -> int:
-        """Bytes that this node takes of a sender now."""
+        """Return the bytes that this node accepts from a sender now."""
         if self._is_blocked(sender):
             self._log.log(
                 sender,
@@ -188,7 +188,7 @@ class StreamReceiver:
         size = len(message.payload)
         mutation = WindowMutation(sender, window, self._service.name, self._credit(sender), size)
         self._store.submit(mutation)
-        # What is about to be stored takes room already.
+        # Windows that are being stored use credit already.
         self._count(sender, size)
         try:
             await mutation.done
@@ -209,7 +209,7 @@ class StreamReceiver:
         )
 
     def _sender_of(self, message: RawMessage) -> str:
-        """The node a message comes from, as its connection proves it."""
+        """Return the node that sent a message, as authenticated by its connection."""
         if message.peer is None:
             raise UsageError(
                 "durable messages need a protocol version that authenticates the sender"
@@ -230,7 +230,7 @@ class StreamReceiver:
 def _check_counts(window: StreamWindow) -> None:
     """Reject a window that announces more messages than its bytes can contain."""
     for batch in window.batches:
-        # Of a few messages it does no harm: they are refused one by one.
+        # Small counts are harmless: invalid messages are rejected one by one.
         if batch.data is None or batch.count <= _UNCHECKED_MESSAGES_MAX:
             continue
         if batch.count * _MESSAGE_BYTES_MIN > len(batch.data):

@@ -1,4 +1,4 @@
-"""What is sent to one peer, and when. Pure: answers and time come in, windows come out."""
+"""The send window to one peer. Pure: acks and time come in, windows come out."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from postroad.durable.bridges.protocol import (
 from postroad.durable.config import DurableQueuesConfig
 from postroad.durable.store.tables.rows import OutboxBatch, PeerState
 
-# What a batch takes in a frame besides its messages.
+# Bytes of a batch in a frame besides its messages.
 _BATCH_OVERHEAD_BYTES = 48
 
 
 class StreamIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that stay the same while one bridge talks to one peer."""
+    """The identity of a stream, which stays the same while a bridge runs."""
 
     peer: str
     store: bytes
@@ -64,7 +64,7 @@ def check_stream_consistency(peer: PeerState, ack: StreamAck, local_chain: bytes
 
 
 def new_rejections(ack: StreamAck, before: int) -> list[MessageRejection]:
-    """What a peer refuses of the messages it has accepted now: each at most once, in order."""
+    """Return the rejections among newly accepted messages: each at most once, in order."""
     rejections: list[MessageRejection] = []
     for rejection in ack.rejections:
         if before < rejection.number <= ack.watermark:
@@ -74,12 +74,12 @@ def new_rejections(ack: StreamAck, before: int) -> list[MessageRejection]:
 
 
 class BridgeSendWindow:
-    """Windows to one peer, from an offer to the first trouble.
+    """The sliding window to one peer, from the opening of a stream to its first error.
 
     Attributes:
-        accepted: number of the last message that the peer has.
-        sent: number of the last message that is on its way.
-        is_full: whether the peer had no room for what it was sent last.
+        accepted: number of the last message that the peer has acknowledged.
+        sent: number of the last message that was sent.
+        is_full: whether the peer had no credit for the last window.
     """
 
     def __init__(self, stream: StreamIdentity, config: DurableQueuesConfig, ack: StreamAck) -> None:
@@ -89,7 +89,7 @@ class BridgeSendWindow:
         self._version = ack.version
         self._chain = ack.chain
         self._credit = ack.credit
-        # Bytes of the windows on their way.
+        # Bytes of the windows in flight.
         self._in_flight_windows: deque[int] = deque()
         self._in_flight_bytes = 0
         self.is_full = False
@@ -103,23 +103,23 @@ class BridgeSendWindow:
 
     @property
     def in_flight(self) -> int:
-        """Windows on their way."""
+        """The number of windows in flight."""
         return len(self._in_flight_windows)
 
     def select_batches(self, batches: Sequence[OutboxBatch]) -> Sequence[OutboxBatch]:
-        """Those of the next batches that make a window now."""
+        """Return the next batches that fit into a window now."""
         available_bytes = self.available_bytes
         if available_bytes <= 0:
             return ()
         for index, batch in enumerate(batches):
             available_bytes -= batch.size + _BATCH_OVERHEAD_BYTES
             if available_bytes < 0:
-                # A batch larger than a window goes alone.
+                # A batch larger than a window is sent alone.
                 return batches[: max(index, 1)]
         return batches
 
     def next_window(self, batches: Sequence[OutboxBatch], acked: int, now_ms: int) -> StreamWindow:
-        """Make a window of the next batches.
+        """Return a window of the next batches.
 
         Args:
             acked: number up to which this store has durably removed what the peer accepted; the
@@ -143,7 +143,7 @@ class BridgeSendWindow:
         return window
 
     def on_ack(self, ack: StreamAck) -> bool:
-        """The peer answered the oldest window; False if one must start again with an offer."""
+        """Apply the ack of the oldest window; False if the stream must be opened again."""
         self._in_flight_bytes -= self._in_flight_windows.popleft()
         if ack.watermark > self.sent:
             raise MalformedPayloadError(

@@ -33,13 +33,13 @@ from postroad.durable.transaction import Transaction
 logger = logging.getLogger("postroad.durable")
 
 DurableHandler: TypeAlias = Callable[[Message, Transaction], Awaitable[object] | object]
-"""Handles one message; what it writes through the transaction is committed with it."""
+"""Handles one message; writes through the transaction are committed with it."""
 
-# Handlers that never wait must not keep everything else waiting.
+# Handlers that never wait must yield to the event loop.
 _IN_A_ROW_MAX = 64
 _WATCH_S = 1.0
 _WARN_INTERVAL_S = 5.0
-# More attempts than anybody counts.
+# More attempts than any retry policy has.
 _ATTEMPTS_MAX = 1 << 20
 
 
@@ -61,7 +61,7 @@ class ConsumerWorker:
         self._consumer = consumer
         self._dispatcher = dispatcher
         self.is_busy = False
-        # Counts messages; a number that is seen for too long is that of a handler that hangs.
+        # Counts messages; a number that stays for too long is that of a hanging handler.
         self._number = self._watched_number = 0
         self._watched_since = 0.0
         self.is_overdue = False
@@ -87,7 +87,7 @@ class ConsumerWorker:
             self._number += 1
             self.is_busy = True
             tx = Transaction(store, encoder)
-            # Not inside of what was open where the consumer was made.
+            # Outside of transactions that were open where the consumer was created.
             enter(tx)
             try:
                 if tracing.tracer is not None:
@@ -112,13 +112,13 @@ class ConsumerWorker:
                 await asyncio.sleep(0)
 
     def _reset_timeout(self) -> None:
-        """The handler that took too long has ended, in whatever way: the next one has its time."""
+        """Reset the timeout after a timed-out handler has ended."""
         self.is_overdue = False
         while self.task.cancelling():
             self.task.uncancel()
 
     def check_deadline(self, now: float, handler_timeout_s: float) -> None:
-        """Cancel the handler if it has been at the same message for too long."""
+        """Cancel the handler if it exceeds its timeout."""
         if not self.is_busy or self._number != self._watched_number:
             self._watched_number, self._watched_since = self._number, now
         elif now - self._watched_since > handler_timeout_s and not self.is_overdue:
@@ -146,15 +146,15 @@ class Consumer:
         self._handler_timeout_s = handler_timeout_s
         self._loop = asyncio.get_running_loop()
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
-        # Whether no more messages are to be taken.
+        # Whether it dispatches no more messages.
         self.is_stopping = False
         self._workers = [ConsumerWorker(self, dispatcher) for _ in range(concurrency)]
         self._timeout_timer = self._loop.call_later(_WATCH_S, self._check_timeouts)
 
     async def stop(self, grace: float) -> None:
-        """Take no more messages; handlers that do not end within `grace` seconds are cancelled.
+        """Stop; handlers that do not end within `grace` seconds are cancelled.
 
-        So are those that are still running when whoever waits for them is cancelled.
+        If the caller is cancelled, all handlers that still run are cancelled.
         """
         self.is_stopping = True
         self.dispatcher.changed.set()
@@ -172,21 +172,21 @@ class Consumer:
         await self.dispatcher.close()
 
     def _check_timeouts(self) -> None:
-        """Cancel handlers that take too long."""
+        """Cancel handlers that exceed their timeout."""
         now = self._loop.time()
         for worker in self._workers:
             worker.check_deadline(now, self._handler_timeout_s)
         self._timeout_timer = self._loop.call_later(_WATCH_S, self._check_timeouts)
 
     async def handle_traced(self, entry: QueuedMessage, tx: Transaction) -> None:
-        """Have a message handled inside of a span."""
+        """Handle a message inside of a span."""
         with start_handle_span(self.encoder.node, entry):
             result = self.handler(Message(entry), tx)
             if result is not None and hasattr(result, "__await__"):
                 await result
 
     def on_success(self, entry: QueuedMessage, tx: Transaction) -> None:
-        """A handler returned: hand over what it wants committed; nobody waits for that here."""
+        """Submit the disposition of a handled message; does not wait for the commit."""
         transaction = tx.close()
         if transaction is not None and transaction.is_timed_out:
             self._fail(
@@ -205,10 +205,10 @@ class Consumer:
     def on_error(
         self, entry: QueuedMessage, tx: Transaction, worker: ConsumerWorker, error: BaseException
     ) -> None:
-        """A handler raised, or was cancelled: because it took too long, or because all ends."""
+        """Handle the error or the cancellation of a handler."""
         tx.rollback()
         if tx.is_unavailable and isinstance(error, StoreError):
-            # Not its fault: it comes again as soon as the store is there.
+            # The store was unavailable: the message is redelivered when it is back.
             self.dispatcher.requeue(entry)
             self.dispatcher.suspend(error)
         elif isinstance(error, Exception):
@@ -218,7 +218,7 @@ class Consumer:
                 entry, TimeoutError(f"the handler took more than {self._handler_timeout_s} s")
             )
         elif isinstance(error, asyncio.CancelledError) and not worker.task.cancelling():
-            # Nobody cancelled this worker: something the handler waited for was cancelled.
+            # This worker was not cancelled: something that the handler awaited was.
             self._fail(entry, RuntimeError("what the handler waited for was cancelled"))
         else:
             self.dispatcher.requeue(entry)
@@ -229,10 +229,10 @@ class Consumer:
         self.dispatcher.nack(entry, error)
 
     def _log_failure(self, entry: QueuedMessage, error: Exception) -> None:
-        """Tell whoever runs this, but not of each message if many fail."""
+        """Log a failure, throttled if many messages fail."""
         queue, attempts = self.dispatcher.queue, self.dispatcher.retry.max_attempts
         if attempts > _ATTEMPTS_MAX:
-            # Whoever never gives up waits for something, and says so this way.
+            # A handler with unlimited retries probably waits for something: log at a lower level.
             logger.debug("the handler of queue %r failed: %r", queue, error)
             return
         is_dead = self.dispatcher.is_final_failure(entry, error)
@@ -250,6 +250,6 @@ class Consumer:
 
 
 def _place_of(error: Exception) -> str:
-    """Where an error was raised, for people."""
+    """Return where an error was raised, for logs."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""

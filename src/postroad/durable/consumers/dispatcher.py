@@ -1,9 +1,9 @@
-"""Gets the messages of one queue from the store to whoever handles them, and back.
+"""Dispatches the messages of one queue to consumers, and commits their dispositions.
 
-The store knows what is not finished; everything in here is a cache of it. What one message wants is
-refused: it has failed, and those of its key that were handled behind it are handled again. A commit
-fails: everything is read again, except what is in somebody's hands and is still there; what was
-handled meanwhile is committed then.
+The store has the truth; everything in here is a cache of it. If the store rejects a disposition,
+its message has failed, and messages of its key that were handled after it are handled again. If a
+commit fails, everything is reloaded, except messages in flight that are still stored; dispositions
+from meanwhile are committed then.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WARN_INTERVAL_S = 5.0
 
 
 class QueueDispatcher(QueueLoader):
-    """The messages of one queue, on their way through this process."""
+    """The messages of one queue that this process has loaded."""
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class QueueDispatcher(QueueLoader):
         self._acks: list[QueuedMessage] = []
         self.uncommitted = 0
         self._uncommitted_acks_max = config.uncommitted_acks_max
-        # Units that are being committed, and those that are once the queue was read again.
+        # Dispositions that are being committed, and those that wait for the queue to be reloaded.
         self._submitted: dict[DispositionMutation, None] = {}
         self._deferred_mutations: list[DispositionMutation] = []
-        # Messages that want what the store refuses, until all behind them are put down, and those
+        # Messages whose disposition the store rejected, until all after them are released and those
         # before them are handled again.
         self._rejected: dict[QueuedMessage, Exception] = {}
         self._failed_in_a_row = 0
@@ -73,10 +73,10 @@ class QueueDispatcher(QueueLoader):
         self.is_paused = False
         self.handled = self.failed = 0
 
-    # Taking.
+    # Dispatching.
 
     def next_message(self) -> QueuedMessage | None:
-        """The next message to handle; None if there is none at the moment."""
+        """Return the next message to handle; None if there is none at the moment."""
         if self._is_stale or self._is_closed or self.is_paused:
             return None
         if self.uncommitted >= self._uncommitted_acks_max:
@@ -84,7 +84,7 @@ class QueueDispatcher(QueueLoader):
         buffer = self._buffer
         entry = buffer.pop_next(now_ms)
         while self._rejected and entry is not None and entry in self._rejected:
-            # Those before it had to be handled again first.
+            # Messages before it had to be handled again first.
             self._nack(FailedDelivery(entry, self._rejected.pop(entry)))
             entry = buffer.pop_next(now_ms)
         if buffer.to_defer or buffer.expired:
@@ -98,7 +98,7 @@ class QueueDispatcher(QueueLoader):
         return entry
 
     async def wait(self) -> None:
-        """Wait until there may be something to take."""
+        """Wait until there may be a message."""
         self.changed.clear()
         await self.changed.wait()
 
@@ -115,12 +115,12 @@ class QueueDispatcher(QueueLoader):
             )
         self._submit(mutation)
 
-    # What came of a message.
+    # Dispositions.
 
     def prepare_ack(
         self, entry: QueuedMessage, sends: Sequence[EncodedMessage] = ()
     ) -> DispositionMutation | None:
-        """A message was handled; returns the unit to commit with the handler's statements."""
+        """Acknowledge a handled message; returns the disposition to commit with its transaction."""
         if not self._release(entry):
             return None
         HANDLED.hit(entry=entry)
@@ -130,7 +130,7 @@ class QueueDispatcher(QueueLoader):
         return DispositionMutation(self._on_committed, finished=(entry,), sends=sends)
 
     def ack(self, entry: QueuedMessage) -> None:
-        """A message was handled, and nothing else follows from it."""
+        """Acknowledge a handled message that has no transaction and no sends."""
         sequence = entry.key_sequence
         if (
             entry.is_aborted
@@ -146,7 +146,7 @@ class QueueDispatcher(QueueLoader):
             if not self._is_stale:
                 self._buffer.finish(entry)
         else:
-            # The same where nobody waits for its key, which most messages save the calls of.
+            # As above, inlined for messages without waiting successors: most take this path.
             del self._in_flight[entry]
             self._buffer.size -= 1
             if sequence is not None:
@@ -166,12 +166,12 @@ class QueueDispatcher(QueueLoader):
             self._submit(DispositionMutation(self._on_committed, finished=acks))
 
     def submit(self, mutation: DispositionMutation) -> None:
-        """Have a unit committed that `prepare_ack` made."""
+        """Commit a disposition of `prepare_ack`."""
         self._flush_acks()
         self._submit(mutation)
 
     def track(self, mutation: DispositionMutation) -> None:
-        """What `prepare_ack` made is committed by somebody else: a transaction, or a flow."""
+        """Track a disposition of `prepare_ack` that a transaction or a flow commits."""
         self._flush_acks()
         mutation.is_external = True
         self._submitted[mutation] = None
@@ -186,14 +186,14 @@ class QueueDispatcher(QueueLoader):
             self._store.submit(mutation)
 
     def _defer_mutation(self, mutation: DispositionMutation) -> None:
-        """Have a unit committed when the queue was read again, and before it nothing behind it."""
+        """Commit a disposition after the queue was reloaded, and none after it before."""
         mutation.abort_successors()
         self._deferred_mutations.append(mutation)
 
     def nack(
         self, entry: QueuedMessage, error: BaseException, pause_s: float | None = None
     ) -> None:
-        """A handler failed: retry later, or give the message up."""
+        """Handle the failure of a handler: retry later, or dead-letter the message."""
         if self._release(entry):
             self._flush_acks()
             self._count_failure()
@@ -218,7 +218,7 @@ class QueueDispatcher(QueueLoader):
         self._submit(mutation)
 
     def is_final_failure(self, entry: QueuedMessage, error: BaseException) -> bool:
-        """Whether a message is abandoned after this failure."""
+        """Whether a message is not retried after this failure."""
         return entry.failures + 1 >= self.retry.max_attempts or self._is_permanent(error)
 
     def _is_permanent(self, error: BaseException) -> bool:
@@ -227,7 +227,7 @@ class QueueDispatcher(QueueLoader):
     def _failure_disposition(
         self, failure: FailedDelivery, *, is_final: bool
     ) -> DispositionMutation:
-        """What becomes of a message whose handler failed: another attempt, or a dead letter."""
+        """Return the disposition of a message whose handler failed: a retry or a dead letter."""
         entry, error, pause_s = failure
         mutation = DispositionMutation(self._on_committed)
         mutation.failure = failure
@@ -246,18 +246,18 @@ class QueueDispatcher(QueueLoader):
         return mutation
 
     def requeue(self, entry: QueuedMessage) -> None:
-        """A message was not handled after all."""
+        """Return an unhandled message to the queue."""
         if self._release(entry) and not self._is_stale:
             self._buffer.requeue(entry)
             self.changed.set()
 
     def _release(self, entry: QueuedMessage) -> bool:
-        """Whether what was done with a message counts: not if one before it failed."""
+        """Whether the disposition of a message counts: not if one before it failed."""
         del self._in_flight[entry]
         if self._is_closed or entry.is_aborted:
             is_lost = True
         else:
-            # If all is read again it may be committed once those before it are.
+            # After a reload it may be committed once those before it are.
             sequence = entry.key_sequence
             is_lost = sequence is not None and sequence.is_aborted and not self._is_stale
         if is_lost and not self._is_stale and not self._is_closed:
@@ -265,7 +265,7 @@ class QueueDispatcher(QueueLoader):
         return not is_lost
 
     def _return_to_buffer(self, entry: QueuedMessage) -> None:
-        """Nobody works any more on a message that is handled again, like those of its key."""
+        """Release a message that is handled again, with those of its key."""
         first = self._buffer.return_to_buffer(entry)
         if first is not None:
             error = self._rejected.pop(first, None)
@@ -292,7 +292,7 @@ class QueueDispatcher(QueueLoader):
             else "the message comes again",
         )
 
-    # What came of a commit.
+    # Results of commits.
 
     def _on_committed(self, mutation: DispositionMutation, error: Exception | None) -> None:
         self._submitted.pop(mutation, None)
@@ -311,7 +311,7 @@ class QueueDispatcher(QueueLoader):
         self.changed.set()
 
     def _on_failed(self, mutation: DispositionMutation, error: Exception) -> None:
-        """Nothing of a unit is in the store."""
+        """Handle a disposition that is not in the store."""
         is_store_error = isinstance(error, StoreError)
         is_rejected = not is_store_error and not isinstance(error, TransactionAbortedError)
         if is_store_error or (is_rejected and len(mutation.finished) != 1):
@@ -326,37 +326,37 @@ class QueueDispatcher(QueueLoader):
         self._undo(mutation, mutation.entries())
 
     def _reject(self, entry: QueuedMessage, error: Exception) -> None:
-        """What came of a message is refused: that has failed, as if its handler had."""
+        """Handle the rejection of a disposition as a failure of the handler."""
         if not entry.is_superseded:
             self._rejected[entry] = error
             self._count_failure()
             self._log_failure(entry, error)
 
     def _undo(self, mutation: DispositionMutation, entries: Sequence[QueuedMessage]) -> None:
-        """Have messages handled again, and with them those that were handled behind them."""
+        """Handle messages again, with those that were handled after them."""
         if self._is_closed:
             return
         for entry in entries:
             if not entry.is_superseded:
                 _void_successors(entry)
                 if self._is_stale:
-                    # Void it stays: what was refused behind another one comes after that again.
+                    # It stays aborted: it follows a rejected one when that is handled again.
                     entry.is_aborted |= entry not in self._rejected
                 else:
                     self._buffer.revert(entry, mutation.is_key_blocked_by(entry))
                     self._return_to_buffer(entry)
 
     def suspend(self, error: Exception) -> None:
-        """Nothing can be committed: take nothing more until that is over."""
+        """Invalidate memory after a failed commit: dispatch nothing until it is reloaded."""
         if not self._is_stale:
             logger.warning("queue %r is reloaded: %s", self.queue, error)
             self._failed_in_a_row += 1
         self.reload()
 
-    # Reading again.
+    # Reloading.
 
     def on_precommit_aborted(self, batch: InboxBatch) -> None:
-        """The commit of a batch that was arriving failed."""
+        """Withdraw batches whose commit failed."""
         if self._batches.pop(batch.id, None) is not None:
             for entry in self._outside_buffer():
                 if entry.batch is batch:
@@ -365,19 +365,19 @@ class QueueDispatcher(QueueLoader):
             self.reload()
 
     def _outside_buffer(self) -> list[QueuedMessage]:
-        """All messages that were taken and are not known to be committed."""
+        """Return all dispatched messages that are not known to be committed."""
         mutations = [*self._submitted, *self._deferred_mutations]
         handled = [entry for mutation in mutations for entry in mutation.entries()]
         return [*self._in_flight, *handled, *self._acks, *self._rejected]
 
     async def _reload_all(self) -> None:
-        """Read everything again; what is in hand continues if the store has it as it was."""
+        """Reload everything; messages in flight stay if the store has them unchanged."""
         if self._failed_in_a_row > 1:
             await self._pause(self._failed_in_a_row - 1)
         done: asyncio.Future[None] = self._loop.create_future()
 
         def on_complete(confirmation: ConfirmationMutation, error: Exception | None) -> None:
-            # At once, before more is committed.
+            # At once, before the next commit.
             if error is None and not self._is_closed:
                 self._restart(confirmation)
             resolve_future(done, error)
@@ -386,7 +386,7 @@ class QueueDispatcher(QueueLoader):
         await done
 
     def _restart(self, confirmation: ConfirmationMutation) -> None:
-        """Forget everything but what is in hand, or handled, and confirmed by the store."""
+        """Drop everything but messages in flight that the store has confirmed."""
         self._flush_acks()
         before, self._buffer = (
             self._buffer,
@@ -453,10 +453,10 @@ class QueueDispatcher(QueueLoader):
             mutation.finished, mutation.error = retained, None
             self._submit(mutation)
 
-    # Life and looks.
+    # State.
 
     async def close(self) -> None:
-        """Take nothing more; what was handled is committed by the store."""
+        """Stop dispatching; dispositions are still committed by the store."""
         self._flush_acks()
         self._is_closed = True
         self.changed.set()
@@ -470,21 +470,21 @@ class QueueDispatcher(QueueLoader):
                     TransactionAbortedError("the queue is closed; the message comes again"),
                 )
         while self.uncommitted:
-            # Whoever reads the queue next must see what came of them.
+            # The next reader of the queue must see the dispositions.
             await self.wait()
 
     def matches(self, is_ordered: bool, retry: RetryPolicy | None) -> bool:
-        """Whether it is used in that way; None stands for any."""
+        """Whether its settings are these; None stands for any."""
         return self._is_ordered == is_ordered and retry in (None, self.retry)
 
     @property
     def in_flight(self) -> int:
-        """Messages that are being handled."""
+        """The number of messages that are being handled."""
         return len(self._in_flight)
 
 
 def _void_successors(entry: QueuedMessage) -> None:
-    """Have all handled again that were handled after a message, and because of it."""
+    """Handle messages again that were handled after another one because of it."""
     if entry.key_sequence is not None:
         chain = entry.key_sequence.chain
         for other in chain[chain.index(entry) + 1 :] if entry in chain else ():

@@ -1,4 +1,4 @@
-"""What a consumer has done with messages, as one change of the store."""
+"""Dispositions of messages, as mutations of the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _next_number = itertools.count().__next__
 
 
 class FailedDelivery(NamedTuple):
-    """A message whose handler failed, and why."""
+    """A message whose handler failed, and its error."""
 
     entry: QueuedMessage
     error: BaseException
@@ -41,7 +41,7 @@ class DeadLettering:
 
 
 class DispositionMutation(Mutation):
-    """Messages that are done with, with all that follows from it."""
+    """The outcome of one or more messages, committed with the work of their handlers."""
 
     __slots__ = (
         "dead_letterings",
@@ -64,30 +64,30 @@ class DispositionMutation(Mutation):
         sends: Sequence[EncodedMessage] = (),
     ) -> None:
         super().__init__()
-        # The order in which they were made.
+        # In the order of their creation.
         self.number = _next_number()
         self.on_committed = on_complete
         self.finished = finished
         self.sends = sends
-        # Whoever waits to hear what came of it.
+        # Called with the result of the commit.
         self.waiter: asyncio.Future[None] | None = None
-        # Whether it is committed by somebody else, with what only that one can repeat.
+        # Whether another mutation commits it, which alone can repeat it.
         self.is_external = False
-        # Those that could not be committed, unlike the others.
+        # Messages that could not be committed, unlike the others.
         self.lost: Sequence[QueuedMessage] = ()
-        # Those that leave their batch to have their turn by themselves.
+        # Messages that leave their batch and become deferred messages.
         self.deferred: list[tuple[QueuedMessage, DeferredMessage]] = []
-        # Those that are deferred already, as they shall be.
+        # Deferred messages, in their new state.
         self.rescheduled: list[tuple[QueuedMessage, DeferredMessage]] = []
         self.dead_letterings: list[DeadLettering] = []
-        # The message and the error all this is about, if it is about one that failed.
+        # The message and its error, if this disposition is about a single failure.
         self.failure: FailedDelivery | None = None
 
     @property
     def is_lost(self) -> bool:
-        """Whether some of it cannot be committed, because something before it was not."""
+        """Whether part of it cannot be committed, because a message before it failed to commit."""
         for entry in self.entries():
-            # Not by `entry.is_lost`, which takes twice as long.
+            # `entry.is_lost` would take twice as long.
             if entry.is_aborted or (
                 (sequence := entry.key_sequence) is not None and sequence.is_aborted
             ):
@@ -95,11 +95,11 @@ class DispositionMutation(Mutation):
         return False
 
     def results(self) -> Sequence[QueuedMessage]:
-        """Those that a handler has done something with, unlike those that had to wait or expire."""
+        """Messages that a handler has handled, unlike those that were deferred or expired."""
         return self.finished if self.failure is None else (self.failure.entry,)
 
     def is_key_blocked_by(self, entry: QueuedMessage) -> int:
-        """By how much more or less the key of one of its messages is held because of this."""
+        """Return the change of the blocks on a key by this disposition."""
         if any(entry is other for other, _ in self.deferred):
             return 1
         if any(entry is other for other, _ in self.rescheduled):
@@ -108,13 +108,13 @@ class DispositionMutation(Mutation):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether it can be committed later as well, with nobody having done anything again."""
+        """Whether it can be repeated without handling messages again."""
         return not self.is_external and self.waiter is None
 
     def defer(
         self, entry: QueuedMessage, *, due_ms: int, failures: int, error: str | None = None
     ) -> None:
-        """Have a message wait until it is due; later ones of its key wait for it."""
+        """Defer a message until it is due; later ones of its key wait for it."""
         blocks_key = entry.key is not None or entry.blocks_key
         if (before := entry.deferred) is not None:
             deferred = msgspec.structs.replace(
@@ -142,11 +142,11 @@ class DispositionMutation(Mutation):
         self.deferred.append((entry, deferred))
 
     def dead_letter(self, entry: QueuedMessage, reason: str, detail: str, failures: int) -> None:
-        """Make a dead letter of a message."""
+        """Dead-letter a message."""
         self.dead_letterings.append(DeadLettering(entry, reason, detail, failures))
 
     def entries(self) -> Sequence[QueuedMessage]:
-        """All messages this is about."""
+        """Return all messages of this disposition."""
         if not (self.deferred or self.rescheduled or self.dead_letterings):
             return self.finished
         return [
@@ -158,7 +158,7 @@ class DispositionMutation(Mutation):
 
     def apply(self, tables: StoreTables) -> None:
         entries = self.entries()
-        # Not by `is_lost`, which takes twice as long.
+        # `is_lost` would take twice as long.
         lost = [
             entry
             for entry in entries
@@ -171,7 +171,7 @@ class DispositionMutation(Mutation):
         self.write(tables)
 
     def write(self, tables: StoreTables) -> None:
-        """Make the change whatever became of others, except with what is lost."""
+        """Write the disposition, except for messages that are lost."""
         duplicates = self._check(tables) if self.sends else ()
         lost = self.lost and set(self.lost)
         finished = self.finished
@@ -200,7 +200,7 @@ class DispositionMutation(Mutation):
             raise
 
     def abort_successors(self) -> None:
-        """Have nothing committed that was done behind this, from now on: it fails."""
+        """Abort all dispositions that come after this one."""
         for entry in self.entries():
             if entry.key_sequence is not None:
                 entry.key_sequence.is_aborted = True
@@ -224,7 +224,7 @@ class DispositionMutation(Mutation):
 
 
 def _finish(tables: StoreTables, entries: Sequence[QueuedMessage]) -> None:
-    """Messages are done with; most come in the order of their batches, and are written so."""
+    """Mark messages as done; most are in the order of their batches, and written so."""
     batch: InboxBatch | None = None
     messages = 0
     for entry in entries:
@@ -241,10 +241,9 @@ def _finish(tables: StoreTables, entries: Sequence[QueuedMessage]) -> None:
 
 
 class ConfirmationMutation(Mutation):
-    """What the store has of a queue, compared with what is in somebody's hands.
+    """Compares messages in flight with the store before a queue is reloaded.
 
-    It is a change like any other: what was submitted before it is part of it, and what was not
-    is not.
+    A mutation like any other: it sees the mutations that were submitted before it, and no others.
 
     Attributes:
         blocked_keys: the keys that are held by messages deferred, with the number of those.
@@ -262,7 +261,7 @@ class ConfirmationMutation(Mutation):
         self._queue = queue
         self._on_committed = on_complete
         self.blocked_keys: dict[str, int] = {}
-        # With the bits of the messages that are done with; None if the store does not have it.
+        # With the bits of messages that are done; None if the store does not have the batch.
         self._batches: dict[int, tuple[InboxBatch, int | None]] = {}
         self._deferred: dict[int, tuple[DeferredMessage, bool]] = {}
         for entry in entries:
@@ -281,7 +280,7 @@ class ConfirmationMutation(Mutation):
             self._deferred[deferred.id] = (deferred, queues.refresh_deferred(deferred))
 
     def confirms(self, entry: QueuedMessage) -> bool:
-        """Whether a message waits in the store to be handled."""
+        """Whether a message is stored and not done."""
         if entry.batch is not None:
             _, done = self._batches.get(entry.batch.id, (None, None))
             return done is not None and not done >> entry.index & 1

@@ -1,4 +1,4 @@
-"""What a handler of durable messages is given."""
+"""The message that durable handlers receive."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from postroad.durable.consumers.prefetch import QueuedMessage
 _NO_HEADERS: Mapping[str, str] = {}
 
 
-# A struct, which is made in a third of the time of a class: there is one for each message.
+# A struct, which is created in a third of the time of a class: there is one for each message.
 class Message(msgspec.Struct, eq=False):
-    """One message as its handler sees it."""
+    """A message as its handler sees it."""
 
     _queued: QueuedMessage
 
@@ -32,7 +32,7 @@ class Message(msgspec.Struct, eq=False):
 
     @property
     def id(self) -> int:
-        """With the sender's name it tells this message from all others."""
+        """Unique among the messages of its sender."""
         return self._queued.message.id
 
     @property
@@ -64,12 +64,12 @@ class Message(msgspec.Struct, eq=False):
 
     @property
     def reply_to(self) -> str | None:
-        """The queue of its sender that takes a reply; None if none is wanted."""
+        """The queue of its sender that accepts a reply; None if it expects none."""
         return self._queued.message.reply_to
 
     @property
     def in_reply_to(self) -> int | None:
-        """The id of the message this one is a reply to."""
+        """The id of the message that it replies to."""
         return self._queued.message.in_reply_to
 
     def __repr__(self) -> str:

@@ -16,13 +16,13 @@ from postroad.durable.transaction import Transaction
 
 
 class NackedError(Exception):
-    """The reason told when a message is given back without one."""
+    """The default reason of a nack."""
 
 
 class PulledMessage(Message, eq=False):
-    """A message that waits to be acknowledged; after a while it is given to somebody else.
+    """A message to be acknowledged; without an ack it is redelivered after `ack_timeout_s`.
 
-    for message in await mail.pull("orders"):
+    for message in await queues.pull("orders"):
         await message.ack()
     """
 
@@ -32,7 +32,7 @@ class PulledMessage(Message, eq=False):
     _ack_timeout_s: float
     _tx: Transaction | None = None
     _ack_timer: asyncio.TimerHandle | None = None
-    # From the pulling to the end of the lease, however that comes.
+    # From the pull to the ack, nack, release or timeout.
     _span: SpanLike = NOOP_SPAN
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class PulledMessage(Message, eq=False):
         self._ack_timer = None
 
     def transaction(self) -> Transaction:
-        """A transaction to acknowledge it in; it is undone if the message is not."""
+        """A transaction that commits with the ack; otherwise it is rolled back."""
         self._rollback()
         self._tx = Transaction(self._store, self._encoder)
         return self._tx
@@ -66,7 +66,7 @@ class PulledMessage(Message, eq=False):
             self._tx = None
 
     async def ack(self, tx: Transaction | None = None) -> None:
-        """It is handled; returns when that is durable, with everything the transaction wrote."""
+        """Acknowledge; returns when the ack and the transaction are durable."""
         check_not_in_transaction(self._store, but=tx)
         self._cancel_ack_timer()
         transaction = None if tx is None else tx.close()
@@ -89,13 +89,13 @@ class PulledMessage(Message, eq=False):
         self._span.end()
 
     def nack(self, reason: str = "", *, delay: float | None = None) -> None:
-        """It could not be handled: it comes again later, or is a dead letter after too often."""
+        """Report a failure: the message is redelivered later, or becomes a dead letter."""
         self._cancel_ack_timer()
         self._rollback()
         self._fail(NackedError(reason or "not acknowledged"), delay)
 
     def release(self) -> None:
-        """Give it back at once, as if it had not been pulled."""
+        """Return the message to the queue at once, as if it had not been pulled."""
         self._cancel_ack_timer()
         self._rollback()
         self._dispatcher.requeue(self._queued)

@@ -1,4 +1,4 @@
-"""Reads the messages of one queue from the store, as many as are wanted in memory."""
+"""Loads the messages of one queue from the store, up to a limit in memory."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ logger = logging.getLogger("postroad.durable")
 
 _BATCHES_PER_READ = 8
 _DEFERRED_PER_READ = 256
-# A wall clock may jump; looking from time to time makes up for it.
+# A wall clock may jump; periodic scans make up for it.
 _RESCAN_INTERVAL_S = 30.0
 _REPAIR_FIRST_S = 0.05
 _REPAIR_MAX_S = 5.0
-# With more keys in trouble than this, nothing new is read until some are out of it.
+# With more blocked keys than this, loading pauses until some are released.
 _BLOCKED_KEYS_MAX = 10_000
 
 
@@ -54,12 +54,12 @@ class QueueLoader(ABC):
         self._store = store
         self._config = config
         self._id = queue_id
-        # With fewer in memory, more are read.
+        # Below this number more messages are loaded.
         self._low_watermark = config.prefetch_messages // 2
         self._is_ordered = is_ordered
         self._loop = asyncio.get_running_loop()
         self._buffer = PrefetchBuffer(is_ordered=is_ordered, blocked={})
-        # One object for each batch and message that is in memory, whatever is read again.
+        # One object for each batch and message in memory, also after a reload.
         self._batches: dict[int, InboxBatch] = {}
         self._deferred: dict[int, DeferredMessage] = {}
         self._position = ReadPosition()
@@ -69,7 +69,7 @@ class QueueLoader(ABC):
         self._removed_while_loading: dict[int, None] = {}
         self._batches_removed_while_loading: dict[int, None] = {}
         self._deferred_timer: asyncio.TimerHandle | None = None
-        # Whether everything is to be read again; until then nothing is taken.
+        # Whether a reload is pending; until then nothing is dispatched.
         self._is_stale = True
         self._is_closed = False
         self.changed = asyncio.Event()
@@ -79,10 +79,10 @@ class QueueLoader(ABC):
 
     @abstractmethod
     async def _reload_all(self) -> None:
-        """Make ready to read everything again."""
+        """Schedule a reload."""
 
     def on_commit(self, event: CommitEvent) -> None:
-        """Take up what a commit brought."""
+        """Load the new messages of a commit."""
         for batch in event.inbox_batches:
             if batch.queue == self.queue:
                 if self._position.on_committed(batch.id, has_capacity=self._has_capacity):
@@ -99,7 +99,7 @@ class QueueLoader(ABC):
             self._add_batch(batch)
 
     def reload(self) -> None:
-        """What is in the store may be something else than before: read it again."""
+        """Reload: the store may differ from memory."""
         self._is_stale = True
         self._request_load()
 
@@ -203,7 +203,7 @@ class QueueLoader(ABC):
         self._schedule_deferred_scan(next_ms, now)
 
     def _latest_ms(self, now: int) -> int:
-        """A retry that is due after this was planned by a clock that has been set back since."""
+        """A scheduled retry may have been planned by a clock that was set back since."""
         return now + round(self.retry.max_delay_s * 1000) + 1_000
 
     def _schedule_deferred_scan(self, next_ms: int | None, now: int) -> None:
@@ -235,5 +235,5 @@ class QueueLoader(ABC):
 
 
 def now_ms() -> int:
-    """The time, as messages tell it."""
+    """Return the wall clock, as in messages."""
     return time.time_ns() // 1_000_000

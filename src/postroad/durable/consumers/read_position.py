@@ -1,4 +1,4 @@
-"""How far the batches of one queue are in memory. Pure: ids of batches come in, decisions come out.
+"""How far the batches of one queue are loaded. Pure: ids come in, decisions come out.
 
 Batches have rising ids. They get into memory in three ways: they are read from the store, they are
 told of when they are committed, or, sooner, while they are being committed. Whatever the way, none
@@ -11,33 +11,33 @@ from collections.abc import Sequence
 
 
 class ReadPosition:
-    """The last batch that is in memory, and what is known to come after it."""
+    """The last batch in memory, and what is known of later ones."""
 
     __slots__ = ("_is_read_whole", "_newest", "_skipped", "position")
 
     def __init__(self) -> None:
         self.position = 0
-        # The last one that is known to be in the store.
+        # The last batch that is known to be in the store.
         self._newest = 0
-        # The last one that could have been taken while it was being committed, and was not.
+        # The last batch that was not loaded before its commit.
         self._skipped = 0
         self._is_read_whole = False
 
     @property
     def has_more(self) -> bool:
-        """Whether there may be batches in the store that are not in memory."""
+        """Whether the store may have batches that are not in memory."""
         return not self._is_read_whole or self.position < self._newest
 
     def on_loaded(self, batches: Sequence[int], *, is_end: bool) -> None:
-        """The next batches were read; `is_end` if there were no more."""
+        """Advance after batches were read; `is_end` if there were no more."""
         self._is_read_whole = is_end
         if batches:
             self.position = batches[-1]
 
     def on_committed(self, batch: int, *, has_capacity: bool) -> bool:
-        """A batch is in the store; whether to take it as it is."""
+        """Return whether to load a batch that was committed."""
         if batch <= self.position:
-            # It was read, or taken while it was being committed, before this was told.
+            # It was read, or loaded before its commit was done.
             return False
         is_loaded = has_capacity and not self.has_more
         self._newest = max(self._newest, batch)
@@ -46,7 +46,7 @@ class ReadPosition:
         return is_loaded
 
     def on_precommit(self, batch: int, *, has_capacity: bool) -> bool:
-        """A batch is being committed; whether to take it already."""
+        """Return whether to load a batch before its commit is done."""
         if has_capacity and not self.has_more and self._skipped <= self._newest:
             self.position = self._newest = batch
             return True
@@ -54,7 +54,7 @@ class ReadPosition:
         return False
 
     def reset(self) -> None:
-        """Nothing is in memory any more."""
-        # Not what was passed up: its commit may still be under way.
+        """Start over with nothing in memory."""
+        # Not `_skipped`: the commit of that batch may not be done.
         self.position = self._newest = 0
         self._is_read_whole = False

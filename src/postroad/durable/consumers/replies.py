@@ -12,16 +12,16 @@ from postroad.durable.transaction import Transaction
 
 
 class ReplyWaiters:
-    """Gives each reply to whoever made its request, if it still waits."""
+    """Passes each reply to its request, if that still waits."""
 
     def __init__(self, totals: RateTotals) -> None:
         self._totals = totals
-        # By id of the request: whom it was made to, and who waits.
+        # By request id: the peer, and the future of the reply.
         self._waiters: dict[int, tuple[str, asyncio.Future[Message]]] = {}
 
     @contextmanager
     def expect(self, request: int, peer: str) -> Iterator[asyncio.Future[Message]]:
-        """The reply to a request, as long as somebody waits for it."""
+        """Yield a future for the reply to a request."""
         reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiters[request] = (peer, reply)
         try:
@@ -32,7 +32,7 @@ class ReplyWaiters:
     def on_reply(self, message: Message, tx: Transaction) -> None:
         """Handle a message of the queue of replies."""
         waiter = None if message.in_reply_to is None else self._waiters.get(message.in_reply_to)
-        # Ids can be guessed, names cannot.
+        # Ids can be guessed, the names of senders cannot.
         if waiter is None or waiter[0] != message.sender or waiter[1].done():
             self._totals.unclaimed_replies += 1
         else:
