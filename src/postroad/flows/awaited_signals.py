@@ -1,8 +1,8 @@
-"""The signals that the code of a flow can ask for, as far as its source tells.
+"""Finds the signals that the code of a flow can wait for, by its source.
 
-A signal that no code asks for is a mistake of whoever sends it, and so is a value of another type:
-both can be refused before they are kept. The source tells if the flow object goes nowhere but into
-its own methods, subflows, and functions that can be looked into as well.
+A signal that the code never waits for is a mistake of its sender, and so is a value of another
+type: both can be rejected before they are stored. The analysis succeeds if the flow context is
+only used for its own methods, subflows, and functions that can be analyzed too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from postroad.flows.determinism import UNKNOWN, Bindings, find_definition, member, outer_names
 
 Signals = dict[str, list[Any]]
-"""By name, the types that signals are asked for as."""
+"""The types of the awaited signals, by name."""
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _TYPE_NODES = (
@@ -30,22 +30,22 @@ _DEPTH_MAX = 20
 
 
 class _Undecidable(Exception):
-    """The source does not tell."""
+    """The source is not known or not clear."""
 
 
 def find_signals(function: Callable[..., Any]) -> Signals | None:
-    """What the code of a flow can ask for; None if nobody can tell."""
+    """Return the signals that code waits for; None if they cannot be determined."""
     search = _SignalFinder()
     try:
         search.follow_function(function, 0)
     except Exception:
-        # Whatever is odd about the function, signals are taken for it then.
+        # A function that cannot be analyzed accepts all signals.
         return None
     return search.signals
 
 
 class _SignalFinder:
-    """Follows the flow object through functions."""
+    """Follows the flow context through functions."""
 
     def __init__(self) -> None:
         self.signals: Signals = {}
@@ -53,7 +53,7 @@ class _SignalFinder:
         self._depth = 0
 
     def follow_function(self, function: object, parameter: int | str) -> None:
-        """Look at what a function does with the flow that it gets as a parameter."""
+        """Analyze what a function does with the context that it gets as a parameter."""
         if not isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
             raise _Undecidable
         if (function, parameter) in self._reported:
@@ -92,7 +92,7 @@ class _FunctionBody:
         for statement in self._node.body:
             for node in ast.walk(statement):
                 if isinstance(node, ast.arg) and node.arg == name:
-                    # A function within has a parameter of that name, which may be anything.
+                    # An inner function has a parameter of that name, which may be anything.
                     raise _Undecidable
                 if isinstance(node, ast.Name) and node.id == name:
                     self._on_use(node)
@@ -131,14 +131,14 @@ class _FunctionBody:
         self._search.signals.setdefault(name, []).append(signal_type)
 
     def _on_argument(self, call: ast.Call, place: int | str) -> None:
-        """The flow is given to a function."""
+        """The context is passed to a function."""
         if any(isinstance(argument, ast.Starred) for argument in call.args):
             raise _Undecidable
         target = self._resolve(call.func)
         if target in _HARMLESS:
             return
         if getattr(target, "function", None) is not None:
-            # A flow that is called as a part of this one.
+            # A flow that is awaited as part of this one.
             target = _function_of(target)
         self._search.follow_function(target, place)
 
@@ -152,7 +152,7 @@ class _FunctionBody:
         return UNKNOWN
 
     def _type(self, node: ast.expr) -> Any:
-        """What a type expression stands for; anything if that is not known here."""
+        """Return the type of a type expression; Any if it cannot be determined."""
         for part in ast.walk(node):
             if not isinstance(part, _TYPE_NODES):
                 return Any
@@ -173,7 +173,7 @@ def _function_of(definition: object) -> object:
 
 
 def _parameter(arguments: ast.arguments, place: int | str) -> str:
-    """The name of a parameter; only of one that is given by place or name."""
+    """Return the name of a parameter that can be passed by position or name."""
     if isinstance(place, int):
         by_place = [*arguments.posonlyargs, *arguments.args]
         if place >= len(by_place):

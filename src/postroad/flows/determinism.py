@@ -1,8 +1,7 @@
-"""Calls in flow code that would not give the same again when the code is run again.
+"""Finds calls in flow code whose result may differ when the code is replayed.
 
-They are found in the source, by the object that a name stands for: an alias is seen through, and
-a local variable that only looks alike is left alone. Names are looked up without running any code
-of the user's.
+The analysis resolves names to objects: it sees through aliases, and ignores local variables that
+only have the name of a module. Names are looked up without running code of the user.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import msgspec
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
-# What a name stands for that is not known before the code runs.
+# A name whose value is not known before the code runs.
 UNKNOWN = object()
 
 _RANDOM = (
@@ -33,7 +32,7 @@ _RANDOM = (
 
 _STEP = "do it in a function and `await ctx.step(function)`"
 
-# What to use instead, and of which names in which modules.
+# Replacements, by module and names.
 _REPLACEMENTS: dict[str, dict[str, str]] = {
     "use `await ctx.sleep(seconds)`": {"asyncio": "sleep", "time": "sleep"},
     "use `await ctx.select(...)` with `ctx.sleep(seconds)` as one of its branches": {
@@ -60,7 +59,7 @@ _REPLACEMENTS: dict[str, dict[str, str]] = {
         ),
     },
     "use `ctx.random()`": {"random": _RANDOM},
-    # Whoever knows the flow can foretell ctx.random(): it is no source of secrets.
+    # ctx.random() can be predicted from the flow's seed: it is no source of secrets.
     "let `await ctx.step(function)` call it, which keeps what comes": {
         "os": "getrandom urandom",
         "random": "SystemRandom",
@@ -86,11 +85,11 @@ _REPLACEMENTS: dict[str, dict[str, str]] = {
         "urllib.request": "urlopen urlretrieve",
     },
 }
-# The module has them only once somebody asked for them.
+# Attributes that the module creates on first access.
 _LAZY = set(_REPLACEMENTS[_STEP]["concurrent.futures"].split())
 _MODULES = {module for modules in _REPLACEMENTS.values() for module in modules}
 
-# With so many arguments they depend on nothing else.
+# With this many arguments they do not depend on the clock.
 _PURE_WITH = {
     "random.Random": 1,
     "time.asctime": 1,
@@ -102,18 +101,18 @@ _PURE_WITH = {
 
 
 class NondeterministicCall(msgspec.Struct, frozen=True):
-    """A call that gives something else each time, or that a flow cannot wait for."""
+    """A call whose result differs each time, or for which a flow cannot wait."""
 
     line: int
-    """Where it is in the file."""
+    """Its line in the file."""
     call: str
-    """What is called, by its full name."""
+    """The full name of the function."""
     advice: str
     """What to use instead."""
 
 
 def find_nondeterministic_calls(function: Callable[..., Any]) -> list[NondeterministicCall]:
-    """Find them in the source of a flow function, in order; none if there is no source.
+    """Find nondeterministic calls in a flow function, in order; none without its source.
 
     What is within nested functions counts, unless they are given to `ctx.step`.
     """
@@ -133,14 +132,14 @@ def find_nondeterministic_calls(function: Callable[..., Any]) -> list[Nondetermi
         )
         return list(dict.fromkeys(findings))
     except Exception:
-        # This is advice: whatever is odd about the function, it may not keep a flow from starting.
+        # This is advice: an analysis that fails must not keep a flow from starting.
         return []
 
 
 def format_findings(
     impurities: Iterable[NondeterministicCall], function: Callable[..., Any]
 ) -> str:
-    """A text for whoever wrote the function; empty if there is nothing to say."""
+    """Return a text for the author of the function; empty without findings."""
     code = getattr(plain_function(function), "__code__", None)
     file_name = code.co_filename if isinstance(code, CodeType) else "unknown file"
     entries = [
@@ -157,7 +156,7 @@ def format_findings(
 
 
 def plain_function(function: Callable[..., Any]) -> Any:
-    """The function as written, without decorators and the object it is bound to."""
+    """Return the function as written, without decorators and bound object."""
     try:
         unwrapped = inspect.unwrap(function)
     except ValueError:  # It wraps itself.
@@ -166,7 +165,7 @@ def plain_function(function: Callable[..., Any]) -> Any:
 
 
 def find_definition(source: str, name: str) -> _Function | None:
-    # A body in a block keeps its indentation, which texts over several lines may rely on.
+    # A body in a block keeps its indentation, which multi-line strings may rely on.
     is_indented = source[:1].isspace()
     tree = ast.parse(f"if True:\n{source}" if is_indented else source)
     if is_indented:
@@ -177,7 +176,7 @@ def find_definition(source: str, name: str) -> _Function | None:
     return None
 
 
-# What names stand for.
+# Values of names.
 
 
 class _ForbiddenCall(msgspec.Struct, frozen=True, order=True):
@@ -188,7 +187,7 @@ class _ForbiddenCall(msgspec.Struct, frozen=True, order=True):
 
 
 def _forbidden_callables() -> dict[int, _ForbiddenCall]:
-    """By identity, and of the modules that are loaded: of others nobody can have anything."""
+    """By identity, and only of modules that are loaded."""
     forbidden: dict[int, _ForbiddenCall] = {}
     for advice, modules in _REPLACEMENTS.items():
         for module_name, paths in modules.items():
@@ -204,19 +203,19 @@ def _forbidden_callables() -> dict[int, _ForbiddenCall]:
 
 
 def member(owner: object, name: str) -> object:
-    """What an object has under a name, as far as can be told without running its code."""
+    """Return an attribute of an object, as far as possible without running its code."""
     return inspect.getattr_static(owner, name, UNKNOWN)
 
 
 def _unbound(value: object) -> object:
-    """`datetime.now` is another object whenever it is looked up: find what it is made of."""
+    """`datetime.now` is a new object at each access: find the function behind it."""
     if type(value) is BuiltinMethodType and issubclass(type(value.__self__), type):
         return member(value.__self__, value.__name__)
     return value
 
 
 def outer_names(function: Any) -> list[Mapping[str, object]]:
-    """What a function sees from outside, inner names first."""
+    """Return the names that a function sees from outside, inner names first."""
     closure: dict[str, object] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -227,7 +226,7 @@ def outer_names(function: Any) -> list[Mapping[str, object]]:
 
 
 def _load_imported(function: _Function) -> None:
-    """Load what of our modules the function imports within, as it would itself when it runs."""
+    """Import modules of ours that the function imports inside, as it does when it runs."""
     names: set[str] = set()
     attributes: set[str] = set()
     for node in ast.walk(function):
@@ -248,7 +247,7 @@ def _module(name: str) -> object:
 
 
 class Bindings(ast.NodeVisitor):
-    """The names that the body of a function or class makes its own, with what is known of them."""
+    """The names that the body of a function or class binds, with their values if known."""
 
     def __init__(self, body: Iterable[ast.AST], arguments: ast.arguments | None = None) -> None:
         self.names: dict[str, object] = {}
@@ -291,7 +290,7 @@ class Bindings(ast.NodeVisitor):
     visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _visit_inner
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
-        """Leave it out: its names are its own."""
+        """Skip the body: its names are local to it."""
 
     def _visit_comprehension(self, node: _Comprehension) -> None:
         for part in ast.walk(node):
@@ -317,18 +316,18 @@ def _arguments(arguments: ast.arguments) -> Iterator[ast.arg]:
 
 
 class _CallFinder(ast.NodeVisitor):
-    """Walks through a function and keeps, by place, what it should not call."""
+    """Walks through a function and collects nondeterministic calls by place."""
 
     def __init__(self, outer: list[Mapping[str, object]]) -> None:
         self.found: list[tuple[int, int, _ForbiddenCall]] = []
         self._known: dict[int, _ForbiddenCall] = {}
-        # What is visible at the node that is visited, inner names first.
+        # Names visible at the current node, inner names first.
         self._scopes = outer
         # Functions that run as steps, where everything is allowed: names and lambdas.
         self._steps: set[str | ast.expr] = set()
 
     def check_function(self, function: _Function) -> None:
-        """Look at the body alone: defaults and decorators run when the module is loaded."""
+        """Visit only the body: defaults and decorators run when the module is loaded."""
         _load_imported(function)
         self._known = _forbidden_callables()
         self._steps = _find_steps(function)
@@ -371,7 +370,7 @@ class _CallFinder(ast.NodeVisitor):
         self._check_body(node.body, _ClassNames(Bindings(node.body).names))
 
     def _visit_comprehension(self, node: _Comprehension) -> None:
-        # The first of its sources does not see its names yet.
+        # The first iterable does not see its names yet.
         self.visit(node.generators[0].iter)
         targets = Bindings(generator.target for generator in node.generators).names
         self._check_scope(_parts(node), targets)
@@ -379,7 +378,7 @@ class _CallFinder(ast.NodeVisitor):
     visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
 
     def _check_scope(self, body: Iterable[ast.AST], names: Mapping[str, object]) -> None:
-        """Look into a scope of its own, which does not see the names of a class around it."""
+        """Visit a scope, which does not see the names of an enclosing class."""
         outside = self._scopes
         self._scopes = [scope for scope in outside if not isinstance(scope, _ClassNames)]
         self._check_body(body, names)
@@ -395,7 +394,7 @@ class _ClassNames(dict[str, object]):
 
 
 def _parts(node: _Comprehension) -> Iterator[ast.expr]:
-    """The expressions of a comprehension that it evaluates again and again."""
+    """Return the expressions of a comprehension that are evaluated repeatedly."""
     yield from (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
     for generator in node.generators:
         yield generator.iter
@@ -407,7 +406,7 @@ def _defaults(arguments: ast.arguments) -> list[ast.expr]:
 
 
 def _find_steps(function: _Function) -> set[str | ast.expr]:
-    """What is given to `ctx.step`: names of functions, and lambdas, also by their name."""
+    """Return the arguments of `ctx.step`: names of functions, and lambdas, also by name."""
     steps: set[str | ast.expr] = set()
     for node in ast.walk(function):
         if isinstance(node, ast.Call):
@@ -424,14 +423,14 @@ def _find_steps(function: _Function) -> set[str | ast.expr]:
 
 
 def _is_step(called: ast.expr) -> bool:
-    """Tell `ctx.step` and `ctx.step.with_options(...)` from all else."""
+    """Whether a call is `ctx.step` or `ctx.step.with_options(...)`."""
     if isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute):
         return called.func.attr == "with_options" and _is_step(called.func.value)
     return isinstance(called, ast.Attribute) and called.attr == "step"
 
 
 def _is_pure(forbidden: _ForbiddenCall, node: ast.Call) -> bool:
-    """Tell whether it is given all it needs; arguments with a star may be that."""
+    """Whether a call has all needed arguments; starred arguments may have them."""
     needed = _PURE_WITH.get(forbidden.call)
     arguments = [*node.args, *node.keywords]
     has_star = any(isinstance(argument, ast.Starred) for argument in node.args)

@@ -41,11 +41,11 @@ class GreenletCoroutine(Coroutine[Any, Any, R]):
 
     def __init__(self, function: Callable[[], R]) -> None:
         self._function = function
-        # Made when it starts: those that never do must cost nothing.
+        # Created when it starts: calls that never start must cost nothing.
         self._greenlet: _Stack | None = None
 
     def send(self, value: Any) -> Any:
-        """Run until the function waits, and return for what; StopIteration has its result."""
+        """Run until the function waits; return its command, or raise StopIteration."""
         stack = self._greenlet
         if stack is None:
             stack = self._greenlet = _Stack(self._function)
@@ -55,7 +55,7 @@ class GreenletCoroutine(Coroutine[Any, Any, R]):
         return self._on_switched(stack, stack.switch(value))
 
     def throw(self, error: Any, value: Any = None, traceback: Any = None, /) -> Any:
-        """Raise an error where the function waits, and run on."""
+        """Raise an error where the function waits, and continue."""
         stack = self._greenlet
         if stack is None:
             # It has not started, and never will.
@@ -100,12 +100,12 @@ class GreenletCoroutine(Coroutine[Any, Any, R]):
 
 
 class _Stack(greenlet):
-    """The stack a function runs on."""
+    """The stack of a function."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         super().__init__()
         self._function = function
-        # That of the branch, which is current now: as a coroutine, it works in that one.
+        # In the context of the branch, which is the current one, as a coroutine does.
         self.gr_context = _current_context()
 
     def run(self) -> Any:
@@ -123,7 +123,7 @@ class _Stack(greenlet):
 
 
 def _current_context() -> contextvars.Context | None:
-    # What is None starts with an empty one: there is always one while the code of a flow runs.
+    # None starts with an empty context: flow code always has one.
     return getcurrent().gr_context
 
 

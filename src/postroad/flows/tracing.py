@@ -1,4 +1,4 @@
-"""Spans of flows. A flow keeps the context it was started with, and what it does is part of that.
+"""Spans of flows. A flow stores the context it was started with, the parent of all its spans.
 
 A flow that is replayed does nothing again, so there is a span for what was really run or committed,
 and none for what is read from the record.
@@ -19,17 +19,17 @@ from postroad.flows.machine.status import FlowStatus
 
 
 def start_flow_span(node: str, name: str) -> SpanLike:
-    """The span of the start of a flow, which all that it does is a part of."""
+    """Return the span of the start of a flow, the parent of all its spans."""
     return tracing.start_outgoing_span("flows", f"begin {name}", SpanKind.INTERNAL, node=node)
 
 
 def start_scheduled_flow_span(node: str, name: str) -> SpanLike:
-    """The same of a flow that nobody but the clock starts."""
+    """Return the span of the start of a scheduled flow."""
     return tracing.start_incoming_span("flows", f"begin {name}", None, SpanKind.INTERNAL, node=node)
 
 
 def start_responder_span(node: str, name: str, entry: QueuedMessage) -> SpanLike:
-    """The span of the start of a flow that another one has opened a session with."""
+    """Return the span of the start of a responder."""
     parent = tracing.extract_context(entry.message.headers)
     peer = entry.location.sender
     return tracing.start_incoming_span(
@@ -38,20 +38,20 @@ def start_responder_span(node: str, name: str, entry: QueuedMessage) -> SpanLike
 
 
 def store_trace(state: FlowState, span: SpanLike) -> None:
-    """Have a flow remember the span of its start."""
+    """Store the context of a span in the state of a flow."""
     if (headers := tracing.inject_context(None, span.context)) is not None:
         state.trace = headers
 
 
 def is_traced(state: FlowState | None) -> bool:
-    """Whether there are spans of what a flow does."""
+    """Whether spans of a flow are recorded."""
     return tracing.tracer is not None and state is not None and state.trace is not UNSET
 
 
 def start_child_span(
     node: str, state: FlowState | None, name: str, kind: SpanKind, *, peer: str = ""
 ) -> SpanLike:
-    """The span of something that a flow does; none if nobody traced its start."""
+    """Return a child span of a flow; none if its start was not traced."""
     if tracing.tracer is None or state is None or state.trace is UNSET:
         return NOOP_SPAN
     parent = tracing.extract_context(state.trace)
@@ -61,14 +61,14 @@ def start_child_span(
 
 
 def trace_headers(span: SpanLike) -> Mapping[str, str] | None:
-    """What a message of a flow says of its span."""
+    """Return the trace headers of a session message."""
     return tracing.inject_context(None, span.context)
 
 
 def record_commit_spans(
     node: str, state: FlowState, transition: FlowTransition, entries: Iterable[QueuedMessage]
 ) -> None:
-    """A transition is durable: record what was heard for it, and whether the flow has ended."""
+    """Record the spans of a durable transition: received messages, and the end of the flow."""
     if not transition.is_new:
         for entry in entries:
             context = tracing.extract_context(entry.message.headers)

@@ -1,4 +1,4 @@
-"""Drives the machines of flows: gets them from the store, commits what they say, and does it.
+"""The flow engine: loads flows, runs their state machines, and commits transitions.
 
 Code runs ahead of the disk: what an event brings about is handed to the store, and the next event
 is resumed at once. Nothing leaves before it is durable: messages are part of the commit, and
@@ -66,7 +66,7 @@ COMMITTED = faults.declare_fault_point("flows.commit.durable")
 COMMIT_FAILED = faults.declare_fault_point("flows.commit.lost")
 COUNTED = faults.declare_fault_point("flows.recovery.counted")
 
-# A wall clock may jump; looking from time to time makes up for it.
+# A wall clock may jump; periodic scans make up for it.
 _TIMER_MAX_S = 600.0
 _RELOAD_INITIAL_DELAY_S = 0.05
 _RELOAD_MAX_DELAY_S = 5.0
@@ -76,7 +76,7 @@ _EVICTION_BATCH = 16
 
 
 class FlowEngine:
-    """The flows of one node, as far as they are in memory."""
+    """The flows of one node that are in memory."""
 
     def __init__(self, queues: DurableQueues, registry: FlowRegistry, config: FlowsConfig) -> None:
         self.queues = queues
@@ -84,7 +84,7 @@ class FlowEngine:
         self.registry = registry
         self.config = config
         self.loaded_flows: OrderedDict[int, LoadedFlow] = OrderedDict()
-        # Sessions that flows in memory respond to.
+        # Sessions of the responders in memory.
         self.responders: dict[tuple[str, int, int], int] = {}
         self.admission = AdmissionController(self)
         self.mutations = FlowMutationBuilder(queues)
@@ -101,10 +101,10 @@ class FlowEngine:
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
 
-    # Life.
+    # Start and stop.
 
     async def open(self) -> None:
-        """Make ready, and resume what was running when the process ended."""
+        """Prepare the store, and resume the flows that were running when the process ended."""
         store = self.store
 
         def prepare(stored: StoreTables) -> int:
@@ -120,7 +120,7 @@ class FlowEngine:
         await self._wakeup_timer.scan()
 
     async def close(self) -> None:
-        """Put everything away; all that was done is committed by the store."""
+        """Unload all flows; their transitions are committed by the store."""
         self._is_closed = True
         await self._wakeup_timer.close()
         self._trials.close()
@@ -130,14 +130,14 @@ class FlowEngine:
             self.reject(self.unload(loaded), NotRunningError("the flows of this node are stopped"))
         self.result_waiters.close()
 
-    # Making.
+    # Starting flows.
 
     def new_id(self) -> int:
-        """An id no flow of this store has or had."""
+        """Return an id that no flow of this store ever had."""
         return self._next_id()
 
     def start_flow(self, state: FlowState, event: FlowAdmitted) -> asyncio.Future[None]:
-        """Take up a new flow; resolved when it is durable."""
+        """Start a new flow; resolved when it is durable."""
         loaded = self._add_loaded_flow(state.id)
         loaded.machine = self.create_machine(loaded, state)
         loaded.is_counted = loaded.was_counted = False
@@ -156,7 +156,7 @@ class FlowEngine:
     ) -> FlowStateMachine:
         if state.initiated_by is not None:
             self.responders[_initiator_key(state)] = state.id
-            # What responds to it may be called otherwise now.
+            # Its definition may have another name now.
             if (definition := self.machines.definition_of(state)) is not None:
                 state.name = definition.name
         loaded.is_counted = loaded.was_counted = state.status in ACTIVE_STATUSES
@@ -165,7 +165,7 @@ class FlowEngine:
     # Events.
 
     def dispatch(self, id: int, event: FlowEvent, done: asyncio.Future[None] | None = None) -> None:
-        """Take up an event, now or when the flow was read; `done` hears when it is durable."""
+        """Apply an event, now or when the flow is loaded; `done` is resolved when it is durable."""
         loaded = self.loaded_flows.get(id)
         if loaded is None:
             loaded = self._add_loaded_flow(id)
@@ -177,7 +177,7 @@ class FlowEngine:
             loaded.queued_events.append((event, done))
 
     async def _wake(self, id: int) -> None:
-        """Take up a flow whose time has come; those in memory have timers of their own."""
+        """Resume a flow that is due; flows in memory have timers of their own."""
         await self.background.wait_for_capacity(LOADING_MAX)
         if id not in self.loaded_flows:
             self.dispatch(id, TimerFired())
@@ -189,13 +189,13 @@ class FlowEngine:
         done: asyncio.Future[None] | None = None,
         tx: StepTransaction | None = None,
     ) -> None:
-        """Take up an event, with the transaction of the step that it is the end of."""
+        """Apply an event, with the transaction of the step that it completes."""
         machine = loaded.machine
         assert machine is not None
         try:
             transition = run_sandboxed(machine, event, self.step_executor.context)
         except UsageError as error:
-            # What an operator wants cannot happen to it now.
+            # The flow's status does not allow what the operator requested.
             self.admission.release_slot(loaded.id)
             self.reject([(event, done)], error)
             return
@@ -213,13 +213,13 @@ class FlowEngine:
         self.commit(loaded, machine, transition, done, tx)
 
     def abort(self, loaded: LoadedFlow, error: Exception) -> None:
-        """Give up what is in memory of a flow, because it cannot be committed any more."""
+        """Abort a flow in memory, because it cannot be committed any more."""
         loaded.sequence.is_aborted = True
         if not loaded.pending:
             self._on_commit_failed(loaded, error)
 
     def reject(self, queued: Sequence[QueuedEvent], error: Exception) -> None:
-        """Events are not resumed after all."""
+        """Requeue the messages of events that are not applied after all."""
         for event, done in queued:
             if (ack_token := getattr(event, "ack_token", None)) is not None:
                 self.mutations.requeue(ack_token, error)
@@ -239,7 +239,7 @@ class FlowEngine:
             self.step_executor.cancel(loaded.id, position)
         self.set_timer(loaded, machine)
         if transition.is_empty and tx is None:
-            # What is to be run waits for what is under way.
+            # Steps start when the pending commits are durable.
             if loaded.last_mutation is not None:
                 loaded.last_mutation.steps_to_run += transition.steps_to_run
             else:
@@ -275,7 +275,7 @@ class FlowEngine:
             turn.finish(mutation)
 
     def _submit_held_later(self, loaded: LoadedFlow) -> None:
-        """Submit what is held when the transaction before it was lost, and its step runs on."""
+        """Submit mutations held for a transaction that was lost while its step still runs."""
         loaded.submit_held(self.store)
         if loaded.held_mutations:
             after_s = min(self.store.config.transaction_timeout_s, _SUBMIT_HELD_INTERVAL_S)
@@ -311,7 +311,7 @@ class FlowEngine:
             self._unload_and_redispatch(loaded)
             self.result_waiters.resolve(mutation.state)
         else:
-            # Some may have come to their end meanwhile: a flow that was read again asks for all.
+            # Some steps may have ended meanwhile: a reloaded flow requests all of them.
             self.step_executor.start(loaded.id, loaded.still_awaited(mutation.steps_to_run))
             if (
                 mutation.transition.is_cut
@@ -319,34 +319,34 @@ class FlowEngine:
                 and loaded.is_healthy
                 and not self._is_closed
             ):
-                # Whoever wanted something of it meanwhile was first.
+                # Events that were queued meanwhile come first.
                 self.handle(loaded, TimerFired())
             if mutation.transition.is_new and mutation.state.status is FlowStatus.QUEUED:
                 self.admission.start_waiting(mutation.state.name)
             self.after_commit(loaded)
 
     def after_commit(self, loaded: LoadedFlow) -> None:
-        """See what is to be done with a flow once all of it is durable."""
+        """Handle a flow after all its transitions are durable."""
         machine = loaded.machine
         if loaded.pending or machine is None or self._is_closed:
             return
         if machine.code is None:
             self._unload_and_redispatch(loaded)
             if machine.state.status is FlowStatus.RUNNING and loaded.id not in self.loaded_flows:
-                # It starts anew, and nothing of before may be left.
+                # It continues as new, so its earlier state must not stay.
                 self.dispatch(loaded.id, FlowLoaded())
         elif self.config.replay_every_time and loaded.is_idle:
             self.unload(loaded)
 
     def _unload_and_redispatch(self, loaded: LoadedFlow) -> None:
-        """Let a flow leave the memory, and give what waits for it to what is read of it next."""
+        """Unload a flow, and dispatch its queued events to what is loaded next."""
         for event, done in self.unload(loaded):
             self.dispatch(loaded.id, event, done)
 
     def _on_commit_failed(
         self, loaded: LoadedFlow, error: Exception, *, is_duplicate: bool = False
     ) -> None:
-        """Something was not committed: what follows from it has not happened."""
+        """Abort a flow after a failed commit: what depends on it has not happened."""
         loaded.sequence.is_aborted = True
         if loaded.machine is not None:
             loaded.machine.close_code()
@@ -372,7 +372,7 @@ class FlowEngine:
             self._loop.call_later(pause_s, self.resume, loaded.id)
 
     def _unload_failed(self, loaded: LoadedFlow, error: Exception) -> None:
-        """Let a flow leave the memory whose commit failed; operators are heard when it is back."""
+        """Unload a flow whose commit failed; operations of operators are applied after a reload."""
         is_unavailable = self._is_closed or isinstance(error, StoreError | NotRunningError)
         for event, done in self.unload(loaded):
             if done is None or is_unavailable or isinstance(event, FlowLoaded):
@@ -381,14 +381,14 @@ class FlowEngine:
                 self.dispatch(loaded.id, event, done)
 
     def resume(self, id: int) -> None:
-        """Go on with a flow that is in the store and perhaps not in memory."""
+        """Resume a flow that is stored and may not be in memory."""
         if not self._is_closed and id not in self.loaded_flows:
             self.dispatch(id, FlowLoaded())
 
     # Memory.
 
     def unload(self, loaded: LoadedFlow) -> list[QueuedEvent]:
-        """Let a flow leave the memory; what waits for it."""
+        """Unload a flow; return its queued events."""
         loaded.cancel_timer()
         if self.loaded_flows.get(loaded.id) is loaded:
             del self.loaded_flows[loaded.id]
@@ -403,7 +403,7 @@ class FlowEngine:
         return loaded.take_queued_events()
 
     def _evict_idle(self) -> None:
-        """Make room: those that nothing has happened to for longest leave."""
+        """Unload the flows that were idle for longest."""
         for loaded in list(itertools.islice(self.loaded_flows.values(), _EVICTION_BATCH)):
             if loaded.is_idle and not self.step_executor.is_running(loaded.id):
                 self.unload(loaded)
@@ -411,7 +411,7 @@ class FlowEngine:
                 self.loaded_flows.move_to_end(loaded.id)
 
     async def pin(self, id: int) -> LoadedFlow:
-        """A flow in memory, which it does not leave until it is unpinned.
+        """Return a loaded flow, which stays loaded until it is unpinned.
 
         Raises:
             UsageError: it is not known, has ended, or does not run.
@@ -428,28 +428,28 @@ class FlowEngine:
                 return loaded
             loaded.pins -= 1
             if loaded.is_stopped:
-                # It leaves the memory at once, however often it is read.
+                # It is unloaded at once, however often it is loaded.
                 status = loaded.machine and loaded.machine.state.status
                 raise UsageError(f"flow {format_flow_id(id)} is {status}: it does not run")
             if is_known is not None:
                 await is_known
-            # Until what it is in the midst of is over.
+            # Until its current event is handled.
             await asyncio.sleep(_PIN_RETRY_S)
 
     def unpin(self, loaded: LoadedFlow) -> None:
-        """Let a flow leave the memory again."""
+        """Allow a flow to be unloaded again."""
         loaded.pins -= 1
         self.after_commit(loaded)
 
     async def wait_result(self, id: int) -> FlowState | None:
-        """Wait until a flow has ended; None if there is none."""
+        """Wait until a flow has ended; None if it does not exist."""
         if (state := self.result_waiters.get(id)) is not None:
             return state
         waiter = self.result_waiters.add_waiter(id)
         try:
             loaded = self.loaded_flows.get(id)
             if loaded is None or loaded.machine is None:
-                # One that is just being read may have ended long ago.
+                # A flow that is being loaded may have ended long ago.
                 state = await self.store.read(tables.read_state, id)
                 if state is None or state.is_ended or state.status is FlowStatus.UNREADABLE:
                     return state
@@ -457,7 +457,7 @@ class FlowEngine:
         finally:
             self.result_waiters.remove_waiter(id, waiter)
 
-    # Time.
+    # Timers.
 
     def set_timer(self, loaded: LoadedFlow, machine: FlowStateMachine) -> None:
         loaded.cancel_timer()

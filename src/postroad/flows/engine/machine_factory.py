@@ -136,8 +136,8 @@ def _close_generator(generator: AsyncGenerator[Any, Any]) -> None:
     try:
         closing.send(None)
     except BaseException as error:
-        # It has ended, or raised while it was closed: there is no caller left to tell.
+        # It has ended, or raised while it was closed: there is no caller left.
         del error
     else:
-        # It awaits something, which a generator that was dropped cannot.
+        # It awaits something, which a closed generator cannot.
         closing.close()

@@ -45,12 +45,12 @@ from postroad.flows.tracing import record_commit_spans, start_child_span, trace_
 if TYPE_CHECKING:
     from postroad.flows.engine.loaded_flow import LoadedFlow
 
-# What the same statements and posts meet again, however often they are tried.
+# Errors that the same statements and sends meet in each attempt.
 _PERMANENT_ERRORS = (UsageError, IdempotencyConflictError)
 
 
 class FlowCommitSequence:
-    """The order in which the units of one flow are committed: after one that failed, none is."""
+    """Marks the mutations of one flow as aborted once one of them failed to commit."""
 
     __slots__ = ("is_aborted",)
 
@@ -59,13 +59,13 @@ class FlowCommitSequence:
 
 
 class FlowMutation(Mutation):
-    """Steps, what was consumed for them, and what is sent because of them: all of it or nothing.
+    """A transition of a flow: history, consumed messages and sends, all of it or nothing.
 
     Attributes:
         preceding: mutations that come before it, where it is committed by a transaction.
-        runs: functions to run when it is durable.
-        is_duplicate: whether it was found to be the start of a flow that exists.
-        is_counted: whether the flow is one of those that run, once it is durable.
+        runs: functions to call when it is durable.
+        is_duplicate: whether it would start a flow that exists already.
+        is_counted: whether the flow counts as running once it is durable.
         is_finished: whether it is durable, or will never be.
     """
 
@@ -104,7 +104,7 @@ class FlowMutation(Mutation):
         super().__init__()
         self.preceding: list[FlowMutation] = []
         self.flow = state.id
-        # As it is after this transition; by the time of the commit it may have changed again.
+        # The state after this transition; it may have changed again by the time of the commit.
         self.state = state
         self._row: DatabaseRow | None = (
             tables.state_row(state) if transition.is_state_changed else None
@@ -123,7 +123,7 @@ class FlowMutation(Mutation):
         self._sends = sends
         self._dispositions = dispositions
         self._on_committed = on_committed
-        # Whose spans it records, once it is durable, and those of what is sent.
+        # Spans to be recorded once it is durable, and the parent of those of its sends.
         self._node = node
         self._spans = spans
         self.steps_to_run: list[FlowCommand] = transition.steps_to_run
@@ -169,7 +169,7 @@ class FlowMutation(Mutation):
         ]
 
     def _fence(self, dispositions: Sequence[DispositionMutation]) -> None:
-        """Have nothing committed that comes after this, from now on."""
+        """Abort all later mutations of this flow."""
         self._sequence.is_aborted = True
         for disposition in dispositions:
             disposition.abort_successors()
@@ -215,7 +215,7 @@ class FlowMutation(Mutation):
 
 
 class CommitRejections:
-    """What the store refused of steps and blocks: those fail when their flow comes to them again.
+    """Rejections of steps by the store: such steps fail when their flow requests them again.
 
     Without that they would be run again and again: what they did is undone, and so is what the
     flow knows of them.
@@ -225,11 +225,11 @@ class CommitRejections:
         self._rejections: dict[int, dict[Position, CommitRejection]] = {}
 
     def of(self, flow: int) -> dict[Position, CommitRejection]:
-        """Those of a flow, by the position of the step or block, which takes its own away."""
+        """Return the rejections of a flow by position, of which a step removes its own."""
         return self._rejections.get(flow, {})
 
     def record(self, mutation: FlowMutation, position: Position) -> None:
-        """Hear what came of a step or block that has statements or posts."""
+        """Record the result of a step with statements or sends."""
         error, rejections = mutation.error, self._rejections.pop(mutation.flow, {})
         before = rejections.pop(position, None)
         is_final = not isinstance(error, PostroadError) or isinstance(error, _PERMANENT_ERRORS)
@@ -241,11 +241,11 @@ class CommitRejections:
             self._rejections[mutation.flow] = rejections
 
     def discard(self, flow: int) -> None:
-        """A flow has ended."""
+        """Drop the rejections of a flow that has ended."""
         self._rejections.pop(flow, None)
 
 
-# Room for what a message has besides what is sent: names of flows and applications, mostly.
+# Bytes of an envelope besides its payload: mostly names of flows and applications.
 _ENVELOPE_BYTES = 2_048
 _MESSAGE_BYTES = 64
 _ENVELOPE_BYTES_MIN = 1_024
@@ -254,7 +254,7 @@ OnFlowCommitted = Callable[[FlowMutation, Exception | None], None]
 
 
 class FlowMutationBuilder:
-    """Makes units of what machines say.
+    """Builds mutations of the transitions of state machines.
 
     Attributes:
         dispatchers: by queue, what the inbox messages are from.
@@ -274,7 +274,7 @@ class FlowMutationBuilder:
         self.payload_max = size - min(_ENVELOPE_BYTES, size // 2)
 
     def set_next_id(self, first: int) -> None:
-        """Number what is kept from here on."""
+        """Set the next id of buffered messages."""
         self._next_buffer_id = itertools.count(first).__next__
 
     def build(
@@ -285,7 +285,7 @@ class FlowMutationBuilder:
         tx: Transaction | None,
         on_committed: OnFlowCommitted,
     ) -> FlowMutation:
-        """The unit of a transition, and of what a step did in its transaction."""
+        """Build the mutation of a transition, with the transaction of a step."""
         for _, buffered in transition.buffered:
             buffered.id = self._next_buffer_id()
         for signal in transition.signals:
@@ -304,7 +304,7 @@ class FlowMutationBuilder:
         if transition.ack_tokens:
             dispositions = self._finish(transition)
             if len(dispositions) < len(transition.ack_tokens):
-                # What was consumed comes again: this must not be committed.
+                # Its messages are redelivered, so it must not be committed.
                 loaded.sequence.is_aborted = True
         return FlowMutation(
             machine.state,
@@ -319,7 +319,7 @@ class FlowMutationBuilder:
         )
 
     def _finish(self, transition: FlowTransition) -> list[DispositionMutation]:
-        """The inbox rows that are consumed, without those that come again all the same."""
+        """Return the dispositions of consumed messages, except those that are redelivered."""
         dispositions: list[DispositionMutation] = []
         for ack_token in transition.ack_tokens:
             assert isinstance(ack_token, QueuedMessage)
@@ -336,7 +336,7 @@ class FlowMutationBuilder:
         messages: list[SessionMessage],
         headers: Mapping[str, str] | None,
     ) -> list[EncodedMessage]:
-        """What is said in one session, in as few messages as it fits into."""
+        """Return the messages of one session in as few envelopes as possible."""
         batches: list[list[SessionMessage]] = [[]]
         size = 0
         for message in messages:
@@ -371,12 +371,12 @@ class FlowMutationBuilder:
         return self.dispatchers[entry.message.queue]
 
     def fail(self, ack_token: object, error: Exception) -> None:
-        """An inbox message cannot be consumed now; it comes again, and not for ever."""
+        """Nack an inbox message that cannot be consumed now; retried within limits."""
         if isinstance(ack_token, QueuedMessage):
             self._dispatcher_of(ack_token).nack(ack_token, error)
 
     def requeue(self, ack_token: object, error: Exception) -> None:
-        """An inbox message is not consumed after all; it comes again.
+        """Requeue an inbox message that is not consumed after all.
 
         Not for ever after a fault, or if the flow cannot take it now.
         """
@@ -386,7 +386,7 @@ class FlowMutationBuilder:
             self._dispatcher_of(ack_token).requeue(ack_token)
 
     def discard(self, ack_token: object) -> None:
-        """An inbox message is for nobody any more."""
+        """Acknowledge an inbox message that no flow needs."""
         if isinstance(ack_token, QueuedMessage):
             self._dispatcher_of(ack_token).ack(ack_token)
 

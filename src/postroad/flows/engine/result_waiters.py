@@ -1,4 +1,4 @@
-"""Tells those who wait for flows what came of them."""
+"""Clients that wait for the results of flows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ logger = logging.getLogger("postroad.flows")
 
 RESOLVED = faults.declare_fault_point("flows.result.resolved")
 
-# Of so many that ended last the result need not be read.
+# The results of this many flows that ended last need not be read.
 _CACHED_RESULTS = 1_024
 
 
 class ResultWaiters:
-    """Who waits for which flow, and what came of those that ended last."""
+    """Waiting clients by flow, and the flows that ended last."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -28,17 +28,17 @@ class ResultWaiters:
         self._ended: OrderedDict[int, FlowState] = OrderedDict()
 
     def get(self, id: int) -> FlowState | None:
-        """A flow that ended just now."""
+        """A flow that ended recently."""
         return self._ended.get(id)
 
     def add_waiter(self, id: int) -> asyncio.Future[FlowState]:
-        """Resolved when a flow has ended; give it back with `give_up`."""
+        """Return a future of the end of a flow; return it with `remove_waiter`."""
         waiter: asyncio.Future[FlowState] = self._loop.create_future()
         self._waiters.setdefault(id, []).append(waiter)
         return waiter
 
     def remove_waiter(self, id: int, waiter: asyncio.Future[FlowState]) -> None:
-        """Nobody waits for this any more; it may have been told already."""
+        """Remove a waiter, which may be resolved already."""
         waiters = self._waiters.get(id, [])
         if waiter in waiters:
             waiters.remove(waiter)
@@ -46,7 +46,7 @@ class ResultWaiters:
                 del self._waiters[id]
 
     def resolve(self, state: FlowState) -> None:
-        """A flow has ended, and that is durable."""
+        """Resolve the waiters of a flow whose end is durable."""
         self._ended[state.id] = state
         if len(self._ended) > _CACHED_RESULTS:
             self._ended.popitem(last=False)
@@ -56,7 +56,7 @@ class ResultWaiters:
                 waiter.set_result(state)
 
     def close(self) -> None:
-        """Nobody will be told anything."""
+        """Fail all waiters."""
         for waiters in self._waiters.values():
             for waiter in waiters:
                 if not waiter.done():
@@ -65,7 +65,7 @@ class ResultWaiters:
 
 
 def log_parked(state: FlowState, transition: FlowTransition) -> None:
-    """Tell whoever looks at the log that a flow waits for an operator, and what can be done."""
+    """Log that a flow waits for an operator, and what can be done."""
     failure = state.failure
     if failure is None:
         return

@@ -44,7 +44,7 @@ STEP_COMPLETED = faults.declare_fault_point("flows.step.completed")
 
 
 STOP_S = 10.0
-"""Seconds for functions to end that were cancelled; those that do not are left behind."""
+"""Seconds for cancelled functions to end; those that do not are abandoned."""
 _STOP_ATTEMPTS = 5
 
 
@@ -56,29 +56,29 @@ class StepExecutor:
         self._functions = StepFunctions(engine.store, engine.config.step_threads)
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[int, dict[Position, asyncio.Future[Any]]] = {}
-        # Functions that wait until they may be called, and flows that need not wait for that.
+        # Steps that wait for `resume`, and flows whose steps do not wait.
         self._paused_starts: dict[int, dict[Position, Callable[[], None]]] = {}
         self._urgent: set[int] = set()
         self._is_paused = False
         self._is_draining = False
-        # What code of users runs in: what was so when flows were started, not when one was started.
+        # The context of user code: that in which the flows were started, not that of one start.
         self.context = tracing.detached_context()
 
     def start(self, id: int, commands: list[FlowCommand]) -> None:
-        """Run functions whose turn it is: nothing before them can be undone any more."""
+        """Start steps after all transitions before them are durable."""
         for command in commands:
             assert isinstance(command, RunStep)
             self._start_or_hold(id, command, partial(self._start, id, command))
 
     def _start_or_hold(self, id: int, command: FlowCommand, start: Callable[[], None]) -> None:
-        """Start something now, or when functions may be called again."""
+        """Start a step now, or on `resume`."""
         if self._is_paused and id not in self._urgent:
             self._paused_starts.setdefault(id, {})[command.position] = start
         else:
             start()
 
     def _start(self, id: int, step: RunStep) -> None:
-        # It may run already, although its flow has left the memory and come back since.
+        # It may run already, although its flow was unloaded and loaded again.
         if step.position in self._tasks.get(id, ()):
             return
         state = self._state(id)
@@ -88,10 +88,10 @@ class StepExecutor:
             self._spawn_step(id, step, self._run(id, step, state))
 
     def _run_in_thread(self, id: int, step: RunStep) -> None:
-        """Run a function that needs nothing but a thread: a task would cost more than all else."""
+        """Run a function that only needs a thread: a task would cost more than all else."""
         call = self._functions.call_in_thread(step, self.context.copy())
         self._tasks.setdefault(id, {})[step.position] = call
-        # Not in the context of the function, which may still run: nobody can be in one twice.
+        # Not in the context of the function, which may still run: a context is entered once.
         call.add_done_callback(partial(self._on_thread_done, id, step), context=self.context.copy())
 
     def _on_thread_done(self, id: int, step: RunStep, call: asyncio.Future[Any]) -> None:
@@ -117,26 +117,26 @@ class StepExecutor:
         return id in self._tasks
 
     def cancel(self, id: int, position: Position) -> None:
-        """Nobody waits for a step any more."""
+        """Cancel a step."""
         self._paused_starts.get(id, {}).pop(position, None)
         task = self._tasks.get(id, {}).get(position)
         if task is not None:
             self.discard(id, position)
             task.cancel()
         if (loaded := self._engine.loaded_flows.get(id)) is not None:
-            # A function may take its time to end, and what is committed next does not wait for it.
+            # A function may take time to end; the next commit does not wait for it.
             for tx in loaded.step_transactions:
                 if tx.position == position:
                     tx.rollback()
 
     def cancel_all(self, id: int) -> None:
-        """Nobody waits for any step of a flow."""
+        """Cancel all steps of a flow."""
         self._paused_starts.pop(id, None)
         for task in self._tasks.pop(id, {}).values():
             task.cancel()
 
     def discard(self, id: int, position: Position) -> None:
-        """What came of a step is known to its flow."""
+        """Discard a step whose result its flow has."""
         tasks = self._tasks.get(id)
         if tasks is not None:
             tasks.pop(position, None)
@@ -145,20 +145,20 @@ class StepExecutor:
 
     @property
     def running(self) -> int:
-        """Functions that run now."""
+        """The number of functions that run now."""
         return sum(map(len, self._tasks.values()))
 
     def pause(self) -> None:
-        """Call no functions until `release`, except for flows that are in a hurry."""
+        """Start no steps until `resume`, except those of prioritized flows."""
         self._is_paused = True
 
     def drain(self) -> None:
-        """Call no more functions in this life; those that run come to their end."""
+        """Start no more steps until the next start; those that run complete."""
         self._is_paused = self._is_draining = True
         self._urgent.clear()
 
     def resume(self) -> None:
-        """Call the functions that were held back."""
+        """Start the paused steps."""
         if self._is_draining:
             return
         self._is_paused = False
@@ -169,19 +169,19 @@ class StepExecutor:
                 start()
 
     def prioritize(self, id: int) -> None:
-        """Somebody waits for a flow: its functions are called even while others are held back."""
+        """Start the steps of a flow even while others are paused: a client waits for it."""
         if self._is_paused and not self._is_draining:
             self._urgent.add(id)
             for start in self._paused_starts.pop(id, {}).values():
                 start()
 
     async def close(self) -> None:
-        """Stop what runs; it is run again when its flow continues."""
+        """Cancel steps; they run again when their flows resume."""
         await self.halt()
         self._functions.close()
 
     async def halt(self) -> None:
-        """Call no more functions in this life, and stop those that run."""
+        """Start no more steps until the next start, and cancel those that run."""
         self.drain()
         unfinished = {future for of_one in self._tasks.values() for future in of_one.values()}
         for _ in range(_STOP_ATTEMPTS):
@@ -189,7 +189,7 @@ class StepExecutor:
                 task.cancel()
             if unfinished:
                 ended, unfinished = await asyncio.wait(unfinished, timeout=STOP_S / _STOP_ATTEMPTS)
-                # What they raise on their way out is of no interest any more.
+                # Errors during cancellation are ignored.
                 await asyncio.gather(*ended, return_exceptions=True)
         if unfinished:
             logger.warning(
@@ -209,7 +209,7 @@ class StepExecutor:
         state: FlowState | None,
         early_result: asyncio.Future[Any] | None = None,
     ) -> None:
-        """Run a function until it returns or has failed too often; it may have started already."""
+        """Run a function until it returns or is not retried; its first attempt may have started."""
         rejection = self._engine.rejections.of(id).get(step.position)
         failures = 0 if rejection is None else rejection.failures - 1
         while True:
@@ -268,9 +268,9 @@ class StepExecutor:
         self._engine.dispatch(id, StepCompleted(step.position, value))
 
     async def _attempt_transaction(self, id: int, step: RunStep) -> None:
-        """Run a function in the commit that has its result."""
+        """Run a function in the commit that records its result."""
         engine = self._engine
-        # To read it while its transaction is open could mean to wait for oneself.
+        # Reading the result while its transaction is open could be a deadlock.
         loaded = await engine.pin(id)
         tx = StepTransaction(engine.store, engine.queues.encoder, position=step.position)
         loaded.step_transactions.append(tx)
@@ -292,21 +292,21 @@ class StepExecutor:
             engine.unpin(loaded)
 
     def _complete(self, loaded: LoadedFlow, step: RunStep, value: Any, tx: StepTransaction) -> None:
-        """Give a flow what a step returned, in the commit of what it did."""
+        """Apply the result of a step in the commit of its transaction."""
         if not loaded.is_healthy:
-            # What is read of the flow next asks for the step again.
+            # The flow requests the step again when it is reloaded.
             tx.rollback()
         else:
             self._engine.handle(loaded, StepCompleted(step.position, value), None, tx)
 
     async def _step_id(self, id: int, step: RunStep) -> str:
-        """What a step is called everywhere, however often it is run."""
+        """Return the globally unique id of a step, the same in each attempt."""
         run = await self._run_number(id)
         place = ".".join(map(str, step.position))
         return f"{self._engine.store.owner}/{format_flow_id(id)}/{run}/{place}"
 
     async def _run_number(self, id: int) -> int:
-        """How often a flow started anew."""
+        """Return the run number of a flow."""
         loaded = self._engine.loaded_flows.get(id)
         if loaded is not None and loaded.machine is not None:
             return loaded.machine.state.run_number

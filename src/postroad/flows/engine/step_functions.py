@@ -37,7 +37,7 @@ class StepTransaction(Transaction, eq=False, kw_only=True):
 
     @property
     def is_lost(self) -> bool:
-        """Whether it took too long and was undone, although its function still runs."""
+        """Whether it timed out and was rolled back, although its function still runs."""
         return self._savepoint is not None and self._savepoint.is_timed_out
 
     async def execute(
@@ -64,17 +64,17 @@ class StepTransaction(Transaction, eq=False, kw_only=True):
 
 
 class StepFunctions:
-    """Runs functions, again where they are to be retried."""
+    """Calls step functions."""
 
     def __init__(self, store: Store, threads: int) -> None:
         self._threads = store.thread_factory("postroad-step", threads)
 
     def close(self) -> None:
-        """Run nothing more; what runs in a thread cannot be stopped."""
+        """Start no more functions; those in threads cannot be stopped."""
         self._threads.stop()
 
     async def run(self, step: RunStep, step_id: str) -> Any:
-        """Run a function that does not work on the store."""
+        """Call a function that does not work on the store."""
         signature = step_signature(step.function)
         args, kwargs = signature.bind(step.args, step.kwargs, {Source.STEP_ID: step_id})
         if signature.is_async:
@@ -89,11 +89,11 @@ class StepFunctions:
             return await call
 
     def call_in_thread(self, step: RunStep, context: Context) -> asyncio.Future[Any]:
-        """Have a plain function called in a thread."""
+        """Call a plain function in a thread."""
         return call_in_thread(self._threads, context, step.function, step.args, step.kwargs)
 
     async def run_in_transaction(self, step: RunStep, step_id: str, tx: Transaction) -> Any:
-        """Run a function that works on the store."""
+        """Call a function that works on the store."""
         signature = step_signature(step.function)
         context = copy_context()
 
@@ -119,15 +119,15 @@ class StepFunctions:
 
 
 def is_thread_only(step: RunStep) -> bool:
-    """Whether a function is called in a thread and needs nothing else."""
+    """Whether a function is called in a thread without injections."""
     try:
         return step_signature(step.function).is_plain and step.timeout_s is None
     except UsageError:
-        # Whoever runs it hears of that.
+        # The executor reports such errors.
         return False
 
 
 async def await_step_result(call: asyncio.Future[Any]) -> Any:
-    """What a function returned, or what it returned something to wait for."""
+    """Return the result of a function, or await what it returned."""
     result = await call
     return await result if inspect.isawaitable(result) else result

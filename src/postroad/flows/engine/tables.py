@@ -24,7 +24,7 @@ from postroad.flows.sessions.session import BufferedMessage
 
 # A released migration is never changed.
 _TABLES = (
-    # What is asked for has a column; the rest of the head is one blob.
+    # Fields that queries use have a column; the rest of the state is one blob.
     """CREATE TABLE postroad_flows (
         id {id}, name TEXT NOT NULL, status TEXT NOT NULL, client_id TEXT,
         origin_peer TEXT, origin_flow BIGINT, origin_number BIGINT,
@@ -40,7 +40,7 @@ _TABLES = (
     """CREATE TABLE postroad_flow_steps (
         flow BIGINT NOT NULL, number BIGINT NOT NULL, record {blob} NOT NULL,
         PRIMARY KEY (flow, number)) {clustered}""",
-    # What was said to a flow and it has not read; a signal has no session.
+    # Messages and signals that a flow has not read; a signal has no session.
     """CREATE TABLE postroad_flow_mail (
         id {id}, flow BIGINT NOT NULL, session BIGINT, name TEXT, message {blob} NOT NULL)""",
     "CREATE INDEX postroad_flow_mail_flow ON postroad_flow_mail (flow, id)",
@@ -51,9 +51,9 @@ _TABLES = (
 )
 
 _BY_STATUS = (
-    # No database used that index for what is looked for.
+    # No database used that index.
     "DROP INDEX postroad_flows_idle",
-    # For those who count them, or look for the few of a status among all that have ended.
+    # For counting, and for the few flows of a status among all that have ended.
     "CREATE INDEX postroad_flows_status ON postroad_flows (status)",
 )
 _SCHEMA = Schema("flows", "flows.schema", (_TABLES, _BY_STATUS))
@@ -62,7 +62,7 @@ _HEAD = "id, name, status, arguments, head"
 _FIRST_ID = "flows.first_id"
 _RUNNING = "flows.is_running"
 _ID_BITS = 20
-# Nobody asks for a result by a client id that nobody chose.
+# Generated client ids are not used to request results.
 _NAMELESS = "(client_id IS NULL OR client_id LIKE 'schedule:%' OR client_id LIKE 'tx:%')"
 _ID_GAP = 1 << 44
 
@@ -74,12 +74,12 @@ _decoder = msgspec.msgpack.Decoder(FlowState)
 
 
 def create_tables(types: Mapping[str, str], database: StoreConnection) -> None:
-    """Make the tables, if they are not there, or bring them up to date."""
+    """Create or migrate the tables."""
     _SCHEMA.migrate(types, database)
 
 
 def has_tables(database: StoreConnection) -> bool:
-    """Whether there are tables to read from; raises StoreMismatchError if nobody here can."""
+    """Whether there are tables to read; raises StoreMismatchError if this version cannot."""
     return _SCHEMA.version(database) > 0
 
 
@@ -95,7 +95,7 @@ def _encode_state(state: FlowState) -> bytes:
 
 
 def state_row(state: FlowState) -> DatabaseRow:
-    """A head as a row; made where the head may change, written where it may not."""
+    """Encode a state as a row, on the event loop; written in the thread of the store."""
     origin = state.initiated_by
     place = (None,) * 3 if origin is None else (origin.peer, origin.key.flow, origin.key.number)
     return (
@@ -130,7 +130,7 @@ def update_state(database: StoreConnection, row: DatabaseRow, *, with_arguments:
         (name, status, wake_ms, ended_ms, head, id),
     )
     if not is_known:
-        # Not a PostroadError: what was done before in this commit must be undone with it.
+        # Not a PostroadError: the rest of the commit must be rolled back with it.
         raise RuntimeError(
             f"cannot commit flow {format_flow_id(id)}: it is no longer in the store; something "
             "else changed the store, or an older copy replaced it: restore the newest one"
@@ -159,7 +159,7 @@ def delete_steps(database: StoreConnection, flow: int, first: int = 0) -> None:
 
 
 def insert_buffered(database: StoreConnection, rows: Iterable[DatabaseRow]) -> None:
-    """Keep messages; rows are (id, flow, session, name, message)."""
+    """Store buffered messages; rows are (id, flow, session, name, message)."""
     database.execute_many(
         "INSERT INTO postroad_flow_mail (id, flow, session, name, message) VALUES (?, ?, ?, ?, ?)",
         rows,
@@ -190,19 +190,19 @@ def delete_flow(database: StoreConnection, flow: int) -> None:
 
 
 def mark_running(database: StoreConnection) -> bool:
-    """Note that a process runs flows; whether the last one was killed."""
+    """Record that a process runs flows; return whether the last one was killed."""
     was_killed = read_meta(database, _RUNNING) == "1"
     write_meta(database, _RUNNING, "1")
     return was_killed
 
 
 def mark_stopped(database: StoreConnection) -> None:
-    """Note that a process has stopped as it should."""
+    """Record that a process has stopped cleanly."""
     write_meta(database, _RUNNING, "0")
 
 
 def read_suspicious(database: StoreConnection) -> tuple[list[FlowState], list[FlowState]]:
-    """Flows that were running when the last process ended, and those that wait to continue."""
+    """Return flows that ran when the last process ended, and suspects that wait."""
     open = f"SELECT {_HEAD} FROM postroad_flows WHERE status"
     running = _decode_states(
         database.execute(f"{open} = ? AND wake_ms = 0", (FlowStatus.RUNNING.value,))
@@ -217,7 +217,7 @@ def read_suspicious(database: StoreConnection) -> tuple[list[FlowState], list[Fl
 
 
 def _decode_state(row: DatabaseRow) -> FlowState:
-    """A head; one that cannot be read has a status of its own, and harms no other flow."""
+    """Decode a state; an undecodable one gets a status of its own, and affects no other flow."""
     id, name, status, arguments, encoded = row
     try:
         state = _decoder.decode(encoded)
@@ -257,18 +257,18 @@ def read_state(database: StoreConnection, flow: int) -> FlowState | None:
 
 
 class StoredFlow(msgspec.Struct):
-    """All that is in the store of a flow."""
+    """All stored data of a flow."""
 
     state: FlowState
     entries: list[HistoryEntry] = []
     buffered: list[tuple[int, BufferedMessage]] = []
     signals: list[BufferedSignal] = []
     problem: NondeterminismError | None = None
-    """Why some of it cannot be read."""
+    """Why some of it cannot be decoded."""
 
 
 def read_flow(database: StoreConnection, flow: int) -> StoredFlow | None:
-    """A flow, to continue with it; of one that has ended only the head."""
+    """Read a flow to resume it; of one that has ended only the state."""
     state = read_state(database, flow)
     if state is None or state.is_ended:
         return None if state is None else StoredFlow(state)
@@ -280,7 +280,7 @@ def read_flow(database: StoreConnection, flow: int) -> StoredFlow | None:
 
 
 def read_run(database: StoreConnection, flow: int) -> tuple[FlowState, list[HistoryEntry]]:
-    """A flow that is there, with the steps of the same run of its code."""
+    """Read an existing flow, with the steps of its current run."""
     while True:
         state, entries, after = (
             read_state(database, flow), read_steps(database, flow), read_state(database, flow),
@@ -297,7 +297,7 @@ def find_by_client_id(database: StoreConnection, client_id: str) -> FlowState | 
 
 
 def find_responder(database: StoreConnection, origin: InitiatingSession) -> int | None:
-    """The flow that responds to a session."""
+    """Return the flow that responds to a session, or None."""
     rows = database.execute(
         "SELECT id FROM postroad_flows"
         " WHERE origin_flow = ? AND origin_number = ? AND origin_peer = ?",
@@ -321,7 +321,7 @@ def read_steps(database: StoreConnection, flow: int) -> list[HistoryEntry]:
 def read_buffered(
     database: StoreConnection, flow: int
 ) -> tuple[list[tuple[int, BufferedMessage]], list[BufferedSignal]]:
-    """What a flow has not read: messages by session, and signals."""
+    """Read what a flow has not consumed: messages by session, and signals."""
     buffered: list[tuple[int, BufferedMessage]] = []
     signals: list[BufferedSignal] = []
     for id, session, name, message in database.execute(
@@ -352,7 +352,7 @@ def reserve_ids(database: StoreConnection, now_ms: int) -> int:
     used = int(read_meta(database, _FIRST_ID) or 0)
     first = now_ms << _ID_BITS
     if first <= used:
-        # The clock was set back: leave room for all that may have been used since.
+        # The clock was set back: skip the ids that may have been used since.
         first = used + _ID_GAP
     write_meta(database, _FIRST_ID, str(first))
     last: int | None = database.execute("SELECT MAX(id) FROM postroad_flows")[0][0]
@@ -360,13 +360,13 @@ def reserve_ids(database: StoreConnection, now_ms: int) -> int:
 
 
 def last_buffered_id(database: StoreConnection) -> int:
-    """The highest id of what is kept."""
+    """Return the highest id of buffered messages."""
     last: int | None = database.execute("SELECT MAX(id) FROM postroad_flow_mail")[0][0]
     return last or 0
 
 
 def list_due(database: StoreConnection, now_ms: int, after: int, limit: int) -> list[int]:
-    """Flows that must be looked at by now, in order of their ids."""
+    """Return the flows that are due, in the order of their ids."""
     rows = database.execute(
         "SELECT id FROM postroad_flows WHERE wake_ms <= ? AND id > ? ORDER BY id LIMIT ?",
         (now_ms, after, limit),
@@ -383,7 +383,7 @@ def next_wakeup_ms(database: StoreConnection, now_ms: int) -> int | None:
 def list_by_status(
     database: StoreConnection, status: FlowStatus, name: str | None, limit: int, after: int = 0
 ) -> list[FlowState]:
-    """Flows of a status that no timer wakes, the oldest first; `after` continues a list."""
+    """Return flows of a status without a timer, the oldest first; `after` continues a list."""
     only, parameters = ("", ()) if name is None else (" AND name = ?", (name,))
     rows = database.execute(
         f"SELECT {_HEAD} FROM postroad_flows WHERE status = ? AND id > ?{only} ORDER BY id LIMIT ?",
@@ -393,7 +393,7 @@ def list_by_status(
 
 
 def count_by_name_and_status(database: StoreConnection) -> dict[tuple[str, FlowStatus], int]:
-    """How many flows there are of each name and status."""
+    """Return the number of flows of each name and status."""
     rows = database.execute("SELECT name, status, COUNT(*) FROM postroad_flows GROUP BY 1, 2")
     numbers: Counter[tuple[str, FlowStatus]] = Counter()
     for name, status, number in rows:
@@ -406,7 +406,7 @@ def _status(text: str) -> FlowStatus:
 
 
 def count_by_status(database: StoreConnection) -> dict[FlowStatus, int]:
-    """How many flows there are of each status."""
+    """Return the number of flows of each status."""
     rows = database.execute("SELECT status, COUNT(*) FROM postroad_flows GROUP BY status")
     numbers: Counter[FlowStatus] = Counter()
     for status, number in rows:
@@ -421,7 +421,7 @@ def list_states(
     before: int | None,
     limit: int,
 ) -> list[FlowState]:
-    """Flows, the newest first."""
+    """Return states, the newest first."""
     is_unknown = status is FlowStatus.UNREADABLE
     filters: list[tuple[str, str | int | None]] = [
         ("status = ?", None if status is None or is_unknown else status.value),
@@ -443,7 +443,7 @@ def list_states(
 def list_ended_before(
     database: StoreConnection, ended_ms: int, limit: int, *, has_client: bool
 ) -> list[int]:
-    """Flows with or without a client id that ended before some time."""
+    """Return flows with or without a client id that ended before a time."""
     states = ", ".join(f"'{status.value}'" for status in sorted(TERMINAL_STATUSES))
     rows = database.execute(
         f"SELECT id FROM postroad_flows WHERE status IN ({states}) AND ended_ms < ?"

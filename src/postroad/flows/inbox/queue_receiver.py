@@ -1,4 +1,4 @@
-"""Takes messages out of a queue and gives them to flows, each in one commit with what follows."""
+"""Receives messages of a queue for flows, each in one commit with its consequences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from postroad.flows.engine.engine import FlowEngine
 
 logger = logging.getLogger("postroad.flows")
 
-# So many messages are resumed before others have their turn.
+# This many messages are dispatched before the event loop continues.
 _MESSAGES_PER_TURN = 64
 
 
@@ -36,17 +36,17 @@ class QueueReceiver(ABC):
         self._lookups: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start to take messages."""
+        """Start to receive messages."""
         self.dispatcher = await self.engine.queues.dispatchers.open(self._queue)
         self.engine.mutations.dispatchers[self._queue] = self.dispatcher
-        # What a flow makes of a message is in the same commit as the message, if it is in memory.
+        # A message and the transition that it causes share a commit if the flow is in memory.
         self.engine.store.writer.precommit.inline_queues.add(self._queue)
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"postroad {self._queue}"
         )
 
     async def stop(self) -> None:
-        """Take no more; messages stay where they are."""
+        """Receive no more; messages stay in the queue."""
         if self._task is not None:
             tasks = [self._task, *self._lookups]
             for task in tasks:
@@ -54,7 +54,7 @@ class QueueReceiver(ABC):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Release the queue, when everything that was taken is committed or put back."""
+        """Release the queue after all messages are committed or requeued."""
         if self._task is not None:
             self.engine.store.writer.precommit.inline_queues.discard(self._queue)
             await self.dispatcher.close()
@@ -79,10 +79,10 @@ class QueueReceiver(ABC):
 
     @abstractmethod
     def dispatch(self, entry: QueuedMessage) -> None:
-        """Give one message to the flow it is for; raises Reject if it can be for none."""
+        """Dispatch one message to its flow; raises Reject if it is invalid."""
 
     def look_up(self, entry: QueuedMessage, lookup: Coroutine[Any, Any, None]) -> None:
-        """Dispatch a message in the background, after the store was read."""
+        """Dispatch a message in the background, after a read from the store."""
         task = asyncio.get_running_loop().create_task(self._run_lookup(entry, lookup))
         self._lookups.add(task)
         task.add_done_callback(self._lookups.discard)

@@ -1,4 +1,4 @@
-"""Starts and signals flows as transactions asked for, each in one commit with the request."""
+"""Starts and signals flows as requested by transactions, each in one commit with the request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from postroad.flows.tracing import start_responder_span, store_trace
 
 
 class RequestReceiver(QueueReceiver):
-    """Takes the requests of transactions."""
+    """Receives the requests of transactions."""
 
     def __init__(self, engine: FlowEngine) -> None:
         super().__init__(engine, QUEUE)
@@ -62,7 +62,7 @@ class RequestReceiver(QueueReceiver):
             store_trace(state, span)
             done = engine.start_flow(state, FlowAdmitted(ack_token=entry))
             done.add_done_callback(partial(end_span, span))
-            # From here on the engine answers for the message, also if this task is cancelled.
+            # From here on the engine owns the message, also if this task is cancelled.
             with suppress(asyncio.CancelledError):
                 await asyncio.wait((done,))
 
@@ -82,7 +82,7 @@ class RequestReceiver(QueueReceiver):
         engine.dispatch(state.id, SignalReceived(request.name, request.payload, entry))
 
     async def _find(self, flow: str) -> FlowState | None:
-        """The flow of a client id or an id of its own."""
+        """Return the flow with this client id or id."""
         store = self.engine.store
         state = await store.read(tables.find_by_client_id, flow)
         if state is None and is_flow_id(flow):

@@ -1,4 +1,4 @@
-"""What a transaction wants of flows: messages in a queue of the node, sent when it commits."""
+"""Requests of transactions to flows: messages in a queue of the node, sent at commit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from postroad.flows.sessions.messages import is_valid_name
 QUEUE = "flows.requests"
 
 GENERATED_ID_PREFIX = "tx:"
-"""What client ids start with that nobody chose."""
+"""The prefix of generated client ids."""
 _CLIENT_ID_CHARS_MAX = 512
 # A key may have 1,024 bytes, and a character up to 4.
 _KEY_CHARS_MAX = 256
 
 
 class StartRequest(msgspec.Struct, frozen=True, array_like=True, tag="start"):
-    """Start a flow, unless one was started under that client id."""
+    """Start a flow, unless one was started with this client id."""
 
     client_id: str
     flow: str
@@ -45,7 +45,7 @@ _decoder: msgspec.msgpack.Decoder[FlowRequest] = msgspec.msgpack.Decoder(FlowReq
 
 
 class FlowRequests:
-    """Makes messages of what transactions want of the flows of their node."""
+    """Encodes the requests of transactions as messages."""
 
     def start(
         self,
@@ -54,7 +54,7 @@ class FlowRequests:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tuple[str, OutgoingMessage]:
-        """A flow to start, and the client id that it gets."""
+        """Return the message that starts a flow, and the client id of the flow."""
         if client_id is None:
             client_id = GENERATED_ID_PREFIX + secrets.token_hex(16)
         else:
@@ -63,19 +63,19 @@ class FlowRequests:
         return client_id, _message(client_id, StartRequest(client_id, definition.name, arguments))
 
     def signal(self, flow: str, name: str, value: Any) -> OutgoingMessage:
-        """A signal to a flow."""
+        """Return the message that sends a signal."""
         check_client_id(flow)
         return _message(flow, SignalRequest(flow, name, encode_signal(name, value)))
 
 
 def _message(flow: str, request: FlowRequest) -> OutgoingMessage:
-    # Requests for one flow are taken in their order.
+    # Requests for one flow are handled in order.
     body = _encoder.encode(request)
     return OutgoingMessage(queue=QUEUE, body=body, key=flow[:_KEY_CHARS_MAX])
 
 
 def decode_request(body: bytes) -> FlowRequest:
-    """Decode a request; raises Reject if it is none."""
+    """Decode a request; raises Reject if it is invalid."""
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -83,14 +83,14 @@ def decode_request(body: bytes) -> FlowRequest:
 
 
 def encode_signal(name: str, value: Any) -> bytes:
-    """Encode the value of a signal; raises UsageError if no signal can have that name."""
+    """Encode the value of a signal; raises UsageError if its name is invalid."""
     if not is_valid_name(name):
         raise UsageError(f"no signal can be called {name!r}: 1 to 200 characters")
     return values.encode_value(value, f"signal {name!r}")
 
 
 def check_client_id(client_id: str) -> None:
-    """Raise ConfigError unless a flow can be started under that id."""
+    """Raise ConfigError if a client id is invalid."""
     if not 0 < len(client_id) <= _CLIENT_ID_CHARS_MAX or not client_id.isprintable():
         raise ConfigError(
             f"a client id has 1 to {_CLIENT_ID_CHARS_MAX} characters that can be printed"

@@ -39,13 +39,13 @@ _SEED_BYTES = 16
 
 
 class SessionReceiver(QueueReceiver):
-    """Takes what flows of other nodes say."""
+    """Receives the session messages of other flows."""
 
     def __init__(self, engine: FlowEngine) -> None:
         super().__init__(engine, QUEUE)
 
     def dispatch(self, entry: QueuedMessage) -> None:
-        """Give what one session says to its flow."""
+        """Dispatch an envelope of a session to its flow."""
         envelope = decode_session_envelope(entry.message.body)
         peer = entry.location.sender
         RECEIVED.hit(peer=peer)
@@ -64,7 +64,7 @@ class SessionReceiver(QueueReceiver):
             self.look_up(entry, self._find_responder(entry, envelope))
 
     async def _find_responder(self, entry: QueuedMessage, envelope: SessionEnvelope) -> None:
-        """Find the flow that responds to a session, among those that are not in memory."""
+        """Find the flow that responds to a session, if it is not in memory."""
         peer = entry.location.sender
         origin = InitiatingSession(peer, envelope.key, "", 1, "")
         responder = await self.engine.store.read(tables.find_responder, origin)
@@ -78,7 +78,7 @@ class SessionReceiver(QueueReceiver):
     def _start_responder(
         self, entry: QueuedMessage, envelope: SessionEnvelope, initial: SessionInit
     ) -> None:
-        """Somebody opens a session: have a flow respond to it, or tell why not."""
+        """Start the responder of a new session, or reject the session."""
         engine, peer = self.engine, entry.location.sender
         definition = engine.registry.find_responder(initial.flow)
         rejection = definition and definition.rejection_reason(initial.flow, initial.version)
@@ -107,7 +107,7 @@ class SessionReceiver(QueueReceiver):
         span = start_responder_span(engine.store.owner, state.name, entry)
         store_trace(state, span)
         done = engine.start_flow(state, FlowAdmitted(envelope.messages, entry))
-        # What came of it is known to the engine; nobody waits here.
+        # The engine handles the result; nothing waits here.
         done.add_done_callback(partial(end_span, span))
 
     def _status(self, definition: FlowDefinition[..., object] | None) -> FlowStatus:
@@ -120,7 +120,7 @@ class SessionReceiver(QueueReceiver):
         )
 
     def _reject(self, entry: QueuedMessage, envelope: SessionEnvelope, text: str) -> None:
-        """Tell the other end that nobody will talk to it, in one commit with its message."""
+        """Reject a session, in one commit with its message."""
         error_id = digest(os.urandom(8)).hex()
         reply = SessionEnvelope(envelope.key, True, [SessionReject(text, error_id)])
         key = f"{envelope.key.flow:x}.{envelope.key.number:x}"
@@ -137,7 +137,7 @@ class SessionReceiver(QueueReceiver):
 
 
 def end_span(span: SpanLike, done: asyncio.Future[None]) -> None:
-    """End the span of a flow that was to start, if it has started."""
+    """End the span of a flow that was to start."""
     if not done.cancelled() and done.exception() is None:
-        # Otherwise the message comes again.
+        # Otherwise the message is redelivered.
         span.end()
