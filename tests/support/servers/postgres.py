@@ -66,18 +66,22 @@ HAS_SLOW_DISK = "POSTROAD_SYNC_DELAY_MS" in os.environ
 class PostgresServer:
     """A server that can be stopped, killed, paused and started again on its data."""
 
-    def __init__(self, directory: Path, *, fsync: bool = HAS_SLOW_DISK) -> None:
+    def __init__(
+        self, directory: Path, *, fsync: bool = HAS_SLOW_DISK, replicates: bool = False
+    ) -> None:
         """Keep everything in `directory`, which the account of the server must be able to reach.
 
         PostgreSQL refuses to run as root: where we are root, the directory is given to the account
         that the server runs under. Without `fsync` it is quick, and loses data with the machine.
+        Others can follow one that `replicates`.
         """
         self._binaries = find_binaries()
-        self._account = _find_account()
+        self._account = find_account()
         self._directory = directory
         self._data = directory / "data"
         self._log = directory / "log"
         self._fsync = fsync
+        self._replicates = replicates
         self._password = secrets.token_hex(16)
         self._numbers = count(1)
         self._empty: list[str] = []
@@ -96,10 +100,10 @@ class PostgresServer:
             "full_page_writes": switches,
             "listen_addresses": "127.0.0.1",
             "port": self.port,
-            "max_wal_senders": 0,
+            "max_wal_senders": 4 if self._replicates else 0,
             "shared_buffers": "32MB",
             "unix_socket_directories": "",
-            "wal_level": "minimal",
+            "wal_level": "replica" if self._replicates else "minimal",
         }
         command = [str(self._binaries / "postgres"), "-D", str(self._data)]
         command += [f"--{name}={value}" for name, value in options.items()]
@@ -217,11 +221,13 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server(*, fsync: bool = HAS_SLOW_DISK) -> Iterator[PostgresServer]:
+def postgres_server(
+    *, fsync: bool = HAS_SLOW_DISK, replicates: bool = False
+) -> Iterator[PostgresServer]:
     """A running server of a test's own."""
     # Not in tmp_path, whose parents are closed to the account of the server.
     with TemporaryDirectory(prefix="postgres-") as directory:
-        server = PostgresServer(Path(directory), fsync=fsync)
+        server = PostgresServer(Path(directory), fsync=fsync, replicates=replicates)
         try:
             server.start()
             yield server
@@ -262,7 +268,7 @@ def _places() -> Iterator[Path]:
         yield Path(subprocess.check_output([pg_config, "--bindir"], text=True).strip())
 
 
-def _find_account() -> dict[str, Any]:
+def find_account() -> dict[str, Any]:
     """Options for a subprocess that refuses to run as root."""
     if os.geteuid() != 0:
         return {}

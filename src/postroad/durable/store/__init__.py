@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from postroad.durable.store.backends.memory import MemoryDisk, MemoryStore
 from postroad.durable.store.backends.postgres import PostgresStore
@@ -34,4 +34,6 @@ def store_from_url(location: str) -> Store:
     parts = urlsplit(location)
     options = dict(parse_qsl(parts.query))
     schema = options.pop("schema", "postroad")
-    return PostgresStore(urlunsplit(parts._replace(query=urlencode(options))), schema)
+    # The driver takes no + for a blank.
+    query = urlencode(options, quote_via=quote)
+    return PostgresStore(urlunsplit(parts._replace(query=query)), schema)

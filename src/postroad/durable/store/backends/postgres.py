@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,11 +19,14 @@ from postroad.core.errors import (
 from postroad.durable.store.store import Store
 
 from .backend import DatabaseBackend, DatabaseRow, StoreConnection
+from .postgres_sessions import PostgresSessions, find_commit_risks
 
 if TYPE_CHECKING:
     import psycopg
 
     from .guarded_psycopg import GuardedPsycopgConnection
+
+logger = logging.getLogger("postroad.durable")
 
 _TYPES = {
     "id": "BIGINT PRIMARY KEY",
@@ -31,8 +35,6 @@ _TYPES = {
     "clustered": "",
 }
 _CONNECT_S = 10
-# No statement of Postroad takes long; a server that hangs must not hang a node for ever.
-_STATEMENT_MS = 60_000
 # The session of a killed process keeps its lock until the server notices, which is when the
 # statement ends that it was running. A process that is started again waits so long for that.
 _LOCK_S = 2.0
@@ -49,13 +51,6 @@ _DEFERRED_CONSTRAINTS = """
         FROM pg_constraint JOIN pg_namespace ON pg_namespace.oid = connamespace
         GROUP BY nspname, conname HAVING bool_and(condeferred)) AS names
 """
-# What users have set is the connection's own again, whichever way it was set.
-_RESET = "RESET ALL; RESET SESSION AUTHORIZATION; RESET ROLE"
-
-
-def _to_ms(seconds: float) -> int:
-    # 0 would mean that there is no limit.
-    return max(1, round(seconds * 1000))
 
 
 @contextmanager
@@ -81,7 +76,8 @@ def _is_statement_error(error: BaseException) -> bool:
 def _classify_error(where: str, error: BaseException) -> StoreError | None:
     import psycopg
 
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+    lost = psycopg.errors.IdleInTransactionSessionTimeout
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | lost):
         reason = " ".join(str(error).split())
         return StoreUnavailableError(f"store {where} cannot be used now: {reason}")
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
@@ -99,8 +95,10 @@ class PostgresStoreConnection(StoreConnection):
     aborts_on_error = True
     dialect = "postgresql+psycopg"
 
-    def __init__(self, connection: psycopg.Connection[DatabaseRow], where: str) -> None:
-        self._connection = connection
+    def __init__(self, sessions: PostgresSessions, where: str) -> None:
+        self._sessions = sessions
+        with translating_errors(where):
+            self._connection, self._resets = sessions.open()
         self._where = where
         self._leased: GuardedPsycopgConnection | None = None
         self._translated: dict[str, bytes] = {}
@@ -143,8 +141,7 @@ class PostgresStoreConnection(StoreConnection):
         self._pending_statements += (
             *self._restore_deferred(),
             "SAVEPOINT postroad_turn",
-            f"SET LOCAL lock_timeout = {_to_ms(lock_s)}",
-            f"SET LOCAL statement_timeout = {_to_ms(statement_s)}",
+            *self._sessions.limit_savepoint(lock_s, statement_s),
         )
 
     def _restore_deferred(self) -> list[str]:
@@ -164,7 +161,7 @@ class PostgresStoreConnection(StoreConnection):
     def check_savepoint(self) -> None:
         # Otherwise the commit would find out, and nobody could tell whose fault it is.
         with translating_errors(self._where, is_users=True):
-            self._send("SET CONSTRAINTS ALL IMMEDIATE", _RESET, *self._relock())
+            self._send("SET CONSTRAINTS ALL IMMEDIATE", *self._resets, *self._relock())
         self._checks_immediately = True
 
     def rollback_savepoint(self) -> None:
@@ -251,6 +248,11 @@ class PostgresStoreConnection(StoreConnection):
     def is_in_transaction(self) -> bool:
         return bool(self._connection.info.transaction_status.value)
 
+    def find_commit_risks(self) -> list[str]:
+        """How the server may lose commits that were acknowledged, and what prevents that."""
+        with translating_errors(self._where):
+            return find_commit_risks(self._connection)
+
     def close(self) -> None:
         try:
             if not self._connection.closed:
@@ -276,14 +278,14 @@ class PostgresBackend(DatabaseBackend):
         if not schema.isidentifier():
             raise ConfigError(f"schema {schema!r} must consist of letters, digits and '_'")
         self._psycopg = psycopg
-        self._dsn = dsn
         self._schema = schema
-        self._where = self._describe()
+        self._where = self._describe(dsn)
+        self._sessions = PostgresSessions(dsn, schema, self._where)
         self._roles: list[str] = []
 
-    def _describe(self) -> str:
+    def _describe(self, dsn: str) -> str:
         try:
-            parts = self._psycopg.conninfo.conninfo_to_dict(self._dsn)
+            parts = self._psycopg.conninfo.conninfo_to_dict(dsn)
         except self._psycopg.ProgrammingError as error:
             raise ConfigError(f"invalid connection string of PostgreSQL: {error}") from None
         # Without the password.
@@ -340,24 +342,17 @@ class PostgresBackend(DatabaseBackend):
         return database
 
     def _open(self) -> PostgresStoreConnection:
-        with translating_errors(self._where):
-            connection = self._psycopg.connect(
-                self._dsn,
-                autocommit=True,
-                connect_timeout=_CONNECT_S,
-                keepalives_idle=5,
-                keepalives_interval=2,
-                keepalives_count=3,
-                tcp_user_timeout=15_000,
-                # A table of a user's session, which would come first, is looked for last.
-                options=f'-c search_path="{self._schema}",public,pg_temp'
-                f" -c statement_timeout={_STATEMENT_MS} -c synchronous_commit=on",
-            )
-        return PostgresStoreConnection(connection, self._where)
+        return PostgresStoreConnection(self._sessions, self._where)
 
     def check(self, database: StoreConnection) -> None:
-        """The server checks its batches by itself, where checksums are on."""
-        database.execute("SELECT 1")
+        """Warn of lost commits; the server checks its data by itself, where checksums are on."""
+        assert isinstance(database, PostgresStoreConnection)
+        if risks := database.find_commit_risks():
+            logger.warning(
+                "store %s may lose commits that were acknowledged: %s",
+                self._where,
+                "; ".join(risks),
+            )
 
     def record_commits(self, role: str, commits: int) -> None:
         """There is no place beside the data."""
