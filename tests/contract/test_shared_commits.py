@@ -132,7 +132,6 @@ async def test_deferred_constraint_fails_only_whoever_broke_it(postgres: Store) 
 async def test_deferred_constraint_makes_no_dead_letters_of_others(postgres: Store) -> None:
     """Handlers of one queue with few attempts: the guilty die, and nobody else."""
     await execute(postgres, *DEFERRED)
-    dsn = postgres._backend._dsn  # type: ignore[attr-defined]  # Of PostgreSQL.
     await postgres.close()
 
     async def handle(message: Message, tx: Transaction) -> None:
@@ -145,7 +144,7 @@ async def test_deferred_constraint_makes_no_dead_letters_of_others(postgres: Sto
     service = MessagingService("contract", OWN)
     async with (
         service,
-        DurableQueues(service, PostgresStore(dsn), directory=StaticPeerDirectory({})) as mail,
+        DurableQueues(service, postgres, directory=StaticPeerDirectory({})) as mail,
     ):
         async with mail.transaction() as tx:
             for number in range(30):

@@ -107,12 +107,12 @@ class PostgresSessions:
                 raise
             connection = psycopg.connect(self._dsn, autocommit=True)
         try:
-            return connection, self._begin(connection)
+            return connection, self._set_up(connection)
         except BaseException:
             connection.close()
             raise
 
-    def _begin(self, connection: psycopg.Connection[DatabaseRow]) -> tuple[str, ...]:
+    def _set_up(self, connection: psycopg.Connection[DatabaseRow]) -> tuple[str, ...]:
         # A pooler tells clients numbers of its own.
         if _session_of(connection) == connection.info.backend_pid:
             return _RESET
