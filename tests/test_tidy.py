@@ -7,6 +7,7 @@ import ast
 import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,9 @@ RETIRED_NAMES_AT = {
         "retired_names_durable.txt"
     ),
 }
+
+# The entries of a docstring's section.
+DESCRIBED = re.compile(r"^(?:Args|Attributes):\n((?:(?: {4}.*)?\n?)*)", re.MULTILINE)
 
 UNFINISHED = "NotImplementedError"
 PROMISE = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
@@ -209,6 +213,65 @@ def self_comparisons(source: str, tree: ast.Module) -> Iterator[str]:
                     yield f"{node.lineno}: {ast.unparse(node)!r} compares a name with itself"
 
 
+def fields_of(node: ast.ClassDef) -> set[str]:
+    """Name what a class declares or assigns, in its body or to `self`, and what its __init__ takes.
+
+    What it inherits belongs to it as far as the bases are classes of the package.
+    """
+    names: set[str] = set()
+    for child in ast.walk(node):
+        if isinstance(child, Function):
+            names.add(child.name)
+            if child.name == "__init__":
+                names |= {parameter.arg for parameter in parameters_of(child)}
+        elif isinstance(child, ast.Name | ast.Attribute) and isinstance(child.ctx, ast.Store):
+            names.add(child.id if isinstance(child, ast.Name) else child.attr)
+    for base in node.bases:
+        name = ast.unparse(base).partition("[")[0].rpartition(".")[2]
+        if name != node.name and name in package_classes():
+            names |= fields_of(package_classes()[name])
+    return names
+
+
+@cache
+def package_classes() -> dict[str, ast.ClassDef]:
+    trees = map(syntax_tree, package_files())
+    return {
+        node.name: node
+        for tree in trees
+        for node in statements(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def parameters_of(function: Function) -> list[ast.arg]:
+    taken = function.args
+    several = [parameter for parameter in (taken.vararg, taken.kwarg) if parameter is not None]
+    return [*taken.posonlyargs, *taken.args, *taken.kwonlyargs, *several]
+
+
+def is_overload(function: Function) -> bool:
+    return any(ast.unparse(decorator) == "overload" for decorator in function.decorator_list)
+
+
+def described_strangers(_text: str, tree: ast.Module) -> Iterator[str]:
+    """Find entries under Args: and Attributes: that name no parameter and no field."""
+    overloads = [function for function in functions(tree) if is_overload(function)]
+    for node in statements(tree):
+        if isinstance(node, Function):
+            signatures = [node, *(other for other in overloads if other.name == node.name)]
+            names = {parameter.arg for each in signatures for parameter in parameters_of(each)}
+        elif isinstance(node, ast.ClassDef):
+            names = fields_of(node)
+        else:
+            continue
+        for section in DESCRIBED.findall(ast.get_docstring(node) or ""):
+            for entry in re.findall(r"^ {4}(\S[^:\n]*):", section, re.MULTILINE):
+                for name in entry.split(", "):
+                    if name.strip("*`") not in names:
+                        yield f"{node.name} describes {name!r}, which it does not have"
+
+
 def breaches(rule: Rule, paths: Iterable[Path]) -> list[str]:
     return [
         f"{relative(path)}: {breach}"
@@ -238,7 +301,7 @@ def test_sizes(rule: Rule) -> None:
     assert not found, report(found)
 
 
-@pytest.mark.parametrize("rule", [unfinished_code, missing_docstring])
+@pytest.mark.parametrize("rule", [unfinished_code, missing_docstring, described_strangers])
 def test_package(rule: Rule) -> None:
     found = breaches(rule, package_files())
     assert not found, report(found)
@@ -329,6 +392,8 @@ COMMENTED_FUNCTION = 'def short():\n    """Say.\n\n    More.\n    """\n' + "    
         (unfinished_code, 'async def f():\n    """Say."""\n    ...'),
         (unfinished_code, "class A(asyncio.Protocol):\n    def f(self): pass"),
         (missing_docstring, "x = 1"),
+        (described_strangers, 'def f(x):\n    """Say.\n\n    Args:\n        y: it.\n    """'),
+        (described_strangers, 'class A:\n    """Say.\n\n    Attributes:\n        y: it.\n    """'),
         (empty_names, "[it for it in members]"),
         (empty_names, "def f(told): return 1"),
         (retired_names, "from postroad.core.errors import NoSuchMember"),
@@ -351,6 +416,11 @@ def test_rule_reports(rule: Rule, source: str) -> None:
         (unfinished_code, "class A:\n    @abc.abstractmethod\n    def f(self): ..."),
         (unfinished_code, 'def f():\n    """Do nothing: the null observer."""'),
         (missing_docstring, '"""Say."""'),
+        (described_strangers, 'def f(*y):\n    """Say.\n\n    Args:\n        y: it.\n    """'),
+        (
+            described_strangers,
+            'class A:\n    """Say.\n\n    Attributes:\n        y: it.\n    """\n    y: int = 1',
+        ),
         (empty_names, "[member for member in members]"),
         (retired_names, "table.expire_suspects()"),
         (self_comparisons, "x is not y and table.next is not table.next"),

@@ -134,7 +134,7 @@ async def test_window_with_wrong_count_is_rejected(tmp_path: Path) -> None:
     async with poisoned(tmp_path) as (poisoner, beta):
         window = Correspondent([], to="beta").window()
         pages = [WireBatch(65_535, bytes(16), b"junk")]
-        with pytest.raises(RemoteDecodeError, match="65535 letters in 4 bytes"):
+        with pytest.raises(RemoteDecodeError, match="65535 messages in 4 bytes"):
             await poisoner.send(msgspec.structs.replace(window, batches=pages))
         good = Correspondent([[make_letter(1)]], to="beta")
         assert (await poisoner.send(good.window())).watermark == 1

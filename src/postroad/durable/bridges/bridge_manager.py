@@ -82,7 +82,7 @@ class BridgeManager(Lifecycle):
 
     @property
     def name(self) -> str:
-        """The fencing token of this manager."""
+        """The name of this manager: its service and its fencing token."""
         return f"{self._service.name}#{self.token}"
 
     async def start(self) -> None:

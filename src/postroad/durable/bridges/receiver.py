@@ -125,7 +125,7 @@ class StreamReceiver:
             self._dead_bytes[sender] = self._dead_bytes.get(sender, 0) + size
 
     def blocked_senders(self) -> list[str]:
-        """Return the senders whose messages are rejected because of too many dead letters."""
+        """Return the senders that get no credit because they have too many dead letters here."""
         return sorted(sender for sender in self._dead_bytes if self._is_blocked(sender))
 
     def _is_blocked(self, sender: str) -> bool:
@@ -145,8 +145,9 @@ class StreamReceiver:
             self._log.log(
                 sender,
                 time.monotonic(),
-                "messages of %s are rejected: its dead letters have %d bytes, and "
-                "sender_dead_bytes_max is %d; retry or drop some (postroad dlq)",
+                "no credit for %s: its dead letters have %d bytes, and sender_dead_bytes_max is "
+                "%d; its messages wait at the sender until some dead letters are retried or "
+                "dropped (postroad dlq)",
                 sender,
                 self._dead_bytes[sender],
                 self._config.sender_dead_bytes_max,
@@ -234,4 +235,4 @@ def _check_counts(window: StreamWindow) -> None:
         if batch.data is None or batch.count <= _UNCHECKED_MESSAGES_MAX:
             continue
         if batch.count * _MESSAGE_BYTES_MIN > len(batch.data):
-            raise MalformedPayloadError(f"{batch.count} letters in {len(batch.data)} bytes")
+            raise MalformedPayloadError(f"{batch.count} messages in {len(batch.data)} bytes")

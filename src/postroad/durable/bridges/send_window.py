@@ -41,8 +41,8 @@ def check_stream_consistency(peer: PeerState, ack: StreamAck, local_chain: bytes
 
     Args:
         peer: what this store remembers.
-        answer: what the peer's store remembers.
-        chain_here: the chain after the peer's watermark, as this store knows it.
+        ack: what the peer's store remembers.
+        local_chain: the chain after the peer's watermark, as this store knows it.
     """
     advice = "decide what to do with the messages that wait, then start a new epoch"
     if ack.watermark < peer.acked_seq:

@@ -79,7 +79,7 @@ class QueueLoader(ABC):
 
     @abstractmethod
     async def _reload_all(self) -> None:
-        """Schedule a reload."""
+        """Load the whole queue again from the store."""
 
     def on_commit(self, event: CommitEvent) -> None:
         """Load the new messages of a commit."""

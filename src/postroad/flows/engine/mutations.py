@@ -63,7 +63,7 @@ class FlowMutation(Mutation):
 
     Attributes:
         preceding: mutations that come before it, where it is committed by a transaction.
-        runs: functions to call when it is durable.
+        steps_to_run: steps to start when it is durable.
         is_duplicate: whether it would start a flow that exists already.
         is_counted: whether the flow counts as running once it is durable.
         is_finished: whether it is durable, or will never be.

@@ -29,7 +29,7 @@ class StepTransaction(Transaction, eq=False, kw_only=True):
 
     Attributes:
         position: where the step is.
-        is_begun: whether it runs statements, or waits to: what is submitted now comes after it.
+        is_started: whether it runs statements, or waits to: what is submitted now comes after it.
     """
 
     position: Position

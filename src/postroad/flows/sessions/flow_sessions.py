@@ -64,13 +64,13 @@ class FlowSessions:
     """The sessions of a flow, and what waits in them.
 
     Args:
-        head: of the flow.
-        session_buffer_max: messages of a session that may wait for the code.
+        state: of the flow.
+        buffer_max: received messages of a session that may wait for the code.
         app: the application its code belongs to.
 
     Attributes:
-        signal_buffer_max: how many may wait for the code.
-        signal_buffer_bytes_max: how large they may be together.
+        signal_buffer_max: received signals that may wait for the code.
+        signal_buffer_bytes_max: their size in all.
     """
 
     __slots__ = (

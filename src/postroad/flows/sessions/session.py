@@ -145,7 +145,7 @@ class SessionEndpoint:
         self.scope: object | None = None
 
     def apply(self, trigger: SessionTrigger) -> SessionAction:
-        """This end does something; what must be said, or REFUSE."""
+        """Apply what this end does; return what must be sent, or REJECT."""
         move = SESSION_TRANSITIONS[self.state, trigger]
         self.state = move.state
         return move.action
@@ -165,4 +165,4 @@ class SessionEndpoint:
         return True
 
     def __repr__(self) -> str:
-        return f"<SessionEnd {self.number} with {self.peer} {self.state}>"
+        return f"<SessionEndpoint {self.number} with {self.peer} {self.state}>"

@@ -86,7 +86,7 @@ def test_confirm_contains_peer_info() -> None:
     endpoint = end_in(SessionState.INITIATING)
     assert endpoint.on_message(MESSAGES[SessionTrigger.CONFIRM])
     assert endpoint.info == PeerFlowInfo("answer", 2, "bank")
-    assert repr(endpoint) == "<SessionEnd 1 with beta open>"
+    assert repr(endpoint) == "<SessionEndpoint 1 with beta open>"
 
 
 @each(*SessionState)

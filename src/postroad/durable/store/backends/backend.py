@@ -83,7 +83,7 @@ class StoreConnection(Protocol):
         self.execute(statement)
 
     def flush(self) -> None:
-        """Run what `later` has put off, for those who use the connection as its driver made it."""
+        """Run what `execute_later` deferred, before the raw connection of the driver is used."""
 
     def begin(self) -> None:
         """Start to write."""

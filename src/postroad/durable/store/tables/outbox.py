@@ -164,12 +164,12 @@ class OutboxTable:
         self._queued.clear()
 
     def split(self, encoded: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-        """Write messages as batches."""
+        """Split messages into batches."""
         config = self._config
         return split_into_batches(encoded, config.batch_messages_max, config.batch_bytes_max)
 
     def enqueue_batch(self, name: str, count: int, messages: bytes, now_ms: int) -> None:
-        """Add an encoded batch, before the messages that `append` adds in this commit."""
+        """Add an encoded batch, before the messages that `enqueue` adds in this commit."""
         self._write_batch(self.peer(name), count, messages, now_ms)
 
     def _write_batch(self, peer: PeerState, count: int, messages: bytes, now_ms: int) -> None:

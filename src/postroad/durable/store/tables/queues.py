@@ -83,10 +83,10 @@ class QueueTable:
         Args:
             sender: the node they came from.
             messages: in order.
-            ahead_ms: by how much this node's clock is ahead of the sender's.
+            clock_skew_ms: by how much this node's clock is ahead of the sender's.
             now_ms: the time.
             batch: what they came in, if all of them did.
-            is_early: whether they may be told of before they are committed.
+            is_early: whether consumers may get them before they are committed.
         """
         by_queue: dict[str, list[StoredMessage]] = {}
         for message in messages:
@@ -309,7 +309,7 @@ class QueueTable:
     def mark_range_done(self, queue: int, batch: int, received_ms: int, bits: int) -> bool:
         """Mark some messages of a batch as done; False if the batch does not exist any more.
 
-        Goes by what is stored, and not by a batch in memory as `finish` does.
+        Goes by what is stored, and not by a batch in memory as `mark_done` does.
         """
         rows = self.database.execute(
             "SELECT pending, done FROM postroad_inbox"

@@ -120,7 +120,7 @@ class StoreTables:
         self.commits = _count_of(self._mark)
 
     def begin(self, now_ms: int) -> None:
-        """Start a commit; raises Displaced if the database is not as the last commit left it."""
+        """Start a commit; raises DisplacedError if the database is not as the last commit left it."""
         self.now_ms = now_ms
         mark = f"{self.commits + 1} {self._source}.{self._next_attempt()}"
         self._next_mark = mark
@@ -153,7 +153,7 @@ class StoreTables:
         self.queues.store_messages(self.owner, messages, 0, self.now_ms, batch=batch)
 
     def enqueue_message(self, peer: str, message: StoredMessage) -> None:
-        """Append one encoded message."""
+        """Encode and append one message."""
         self.enqueue(peer, encode_stored_message(message))
 
     def flush(self) -> None:
@@ -169,7 +169,7 @@ class StoreTables:
         """Whether the commit that was started last is in the database.
 
         Raises:
-            Displaced: neither that one nor the one before it is the last there.
+            DisplacedError: neither that one nor the one before it is the last there.
         """
         database = database or self.database
         try:
