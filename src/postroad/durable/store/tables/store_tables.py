@@ -120,7 +120,7 @@ class StoreTables:
         self.commits = _count_of(self._mark)
 
     def begin(self, now_ms: int) -> None:
-        """Start a commit; raises DisplacedError if the database is not as the last commit left it."""
+        """Start a commit; raises DisplacedError if the last one of the database is not known."""
         self.now_ms = now_ms
         mark = f"{self.commits + 1} {self._source}.{self._next_attempt()}"
         self._next_mark = mark
