@@ -5,14 +5,13 @@ from postroad.core import fault_points as faults
 from postroad.core.errors import Outcome, PostroadError
 from postroad.core.lifecycle import Lifecycle
 from postroad.core.limits import Limits, RetryPolicy
-from postroad.core.log_throttle import LogThrottle, ThrottledLogger
+from postroad.core.log_throttle import ThrottledLogger
 from postroad.core.names import Address, to_address, validate_cluster_name, validate_node_name
 
 __all__ = [
     "Address",
     "Lifecycle",
     "Limits",
-    "LogThrottle",
     "Outcome",
     "PostroadError",
     "RetryPolicy",

@@ -30,12 +30,6 @@ HELLO_BYTES_MAX = 4 * KIB
 SECRET_CHARACTERS_MIN = 16
 # A rotation needs three: current, next, previous. Each one makes a failed verification slower.
 SECRETS_MAX = 8
-# Steps of a flow in one commit: code that never waits continues in the next commit, so that
-# operators and other flows are served after a few milliseconds.
-FLOW_RECORDS_MAX = 256
-# Result of a step, argument and result of a flow, value of a signal. Each is held in memory and
-# read at every restart; larger values belong in a file or a table.
-FLOW_VALUE_BYTES_MAX = 16 * MIB
 # Route names of one peer that are compared or changed per second. One takes about 10 us, so a peer
 # that sends changes all the time uses a tenth of a core.
 ROUTE_NAMES_PER_S = 10_000

@@ -142,7 +142,11 @@ class Operations(Mapping[str, Operation]):
 
         def add(function: F) -> F:
             subject, *declared = inspect.signature(function).parameters.values()
-            hints = _hints_without(subject.name, function)
+            # The type of the subject may be known to mypy alone.
+            annotations = dict(function.__annotations__)
+            annotations.pop(subject.name, None)
+            holder = SimpleNamespace(__annotations__=annotations)
+            hints = get_type_hints(holder, function.__globals__, include_extras=True)
             parameters = tuple(
                 Parameter(parameter.name, hints.get(parameter.name, str), parameter.default)
                 for parameter in declared
@@ -204,13 +208,6 @@ class Operations(Mapping[str, Operation]):
 
     def __len__(self) -> int:
         return len(self._all)
-
-
-def _hints_without(subject: str, function: Run) -> dict[str, Any]:
-    """Return the types of all parameters but the subject, which may be known to mypy alone."""
-    annotations = {name: kind for name, kind in function.__annotations__.items() if name != subject}
-    holder = SimpleNamespace(__annotations__=annotations)
-    return get_type_hints(holder, function.__globals__, include_extras=True)
 
 
 def _run_on(run: Run, subject_of: Callable[[Any], Any]) -> Run:

@@ -25,13 +25,8 @@ def backoff(
 ) -> float:
     """Return the seconds to wait before an attempt: exponential backoff with jitter.
 
-    Args:
-        attempt: 1 is the first retry.
-        initial_delay_s: delay before the first retry.
-        max_delay_s: upper bound of the delay.
-        jitter: random number from 0 to 1, drawn by the caller; the result is between half of the
-            delay and all of it, so that many callers do not retry at the same moment.
-        backoff_factor: the delay is multiplied by it with each attempt.
+    Attempt 1 is the first retry. `jitter` is a random number from 0 to 1, drawn by the caller: the
+    result is between half of the delay and all of it, so that callers do not retry all at once.
     """
     try:
         delay_s = min(initial_delay_s * backoff_factor ** (attempt - 1), max_delay_s)

@@ -15,7 +15,8 @@ class FlowsConfig(msgspec.Struct, frozen=True, kw_only=True):
     loaded_flows_max: int = 10_000
     """Flows kept in memory; others are loaded when something happens to them."""
     max_attempts: int = 10
-    """Attempts without progress after errors that may pass; then a flow is parked."""
+    """Attempts without progress, the first one included, after errors that may pass; then a flow
+    is parked."""
     retry_initial_delay_s: float = 0.5
     """Delay before the second attempt; it doubles, with jitter."""
     retry_max_delay_s: float = 120.0

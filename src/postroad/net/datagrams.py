@@ -239,7 +239,11 @@ class DatagramService(Lifecycle):
         cached = self._hosts.get(target)
         if cached is not None and asyncio.get_running_loop().time() < cached[1]:
             return cached[0]
-        if self._transport is None or not self._is_literal(target.host):
+        if self._transport is None:
+            return None
+        try:
+            socket.inet_pton(self._family(), target.host)
+        except (OSError, ValueError):
             return None
         # A literal address needs no lookup, which could wait behind slow names.
         self._cache_host(target, (target.host, target.port), math.inf)
@@ -249,14 +253,6 @@ class DatagramService(Lifecycle):
         if len(self._hosts) >= _HOSTS_MAX:
             self._hosts.clear()
         self._hosts[target] = (resolved, until)
-
-    def _is_literal(self, host: str) -> bool:
-        """Whether the host is a literal address of the family of the socket."""
-        try:
-            socket.inet_pton(self._family(), host)
-        except (OSError, ValueError):
-            return False
-        return True
 
     def _family(self) -> int:
         """Return the address family of the socket, by the shape of its name."""

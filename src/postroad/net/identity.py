@@ -101,7 +101,9 @@ class ServiceIdentity:
         hello = HelloFrame(
             cluster=self._cluster,
             name=self._name,
-            incarnation=_new_incarnation(),
+            # Higher than that of an earlier process; random bits make it unique.
+            incarnation=time.time_ns() >> _RANDOM_BITS << _RANDOM_BITS
+            | random.getrandbits(_RANDOM_BITS),
             address=address,
             frame_bytes_max=limits.frame_bytes_max,
             requests_pending_max=limits.requests_pending_max,
@@ -164,12 +166,6 @@ async def _resolve(host: str) -> str:
     except (OSError, UnicodeError):
         return ""
     return str(addresses[0][4][0])
-
-
-def _new_incarnation() -> int:
-    """Return a number higher than that of an earlier process; random bits make it unique."""
-    started_ns = time.time_ns()
-    return started_ns >> _RANDOM_BITS << _RANDOM_BITS | random.getrandbits(_RANDOM_BITS)
 
 
 def new_nonce() -> bytes:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from postroad.core.errors import StoreUnavailableError
-from postroad.core.limits import FLOW_VALUE_BYTES_MAX
 from postroad.durable import MemoryDisk, MemoryStore, Store, Transaction
 from postroad.flows import (
     INJECTED,
@@ -23,6 +22,7 @@ from postroad.flows import (
     service,
 )
 from postroad.flows.engine import background, step_executor, tables
+from postroad.flows.machine.values import FLOW_VALUE_BYTES_MAX
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.flows.nodes import FlowNodes
 

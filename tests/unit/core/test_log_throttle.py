@@ -4,36 +4,7 @@ import logging
 
 import pytest
 
-from postroad.core.log_throttle import KEYS_MAX, LogThrottle, ThrottledLogger
-
-
-def test_log_throttle_first_of_a_key_is_admitted_others_are_counted() -> None:
-    throttle = LogThrottle(10)
-    assert throttle.try_acquire("a", 0) == 0
-    assert throttle.try_acquire("b", 0) == 0
-
-    throttle = LogThrottle(10)
-    throttle.try_acquire("a", 0)
-    assert [throttle.try_acquire("a", now) for now in (0, 5, 9.9)] == [None, None, None]
-    assert throttle.try_acquire("a", 10) == 3
-    assert throttle.try_acquire("a", 20) == 0
-
-    throttle = LogThrottle(10)
-    throttle.try_acquire("a", 0)
-    throttle.try_acquire("a", 1)
-    assert throttle.try_acquire("b", 1) == 0
-    assert throttle.try_acquire("a", 10) == 1
-
-
-def test_the_table_stays_bounded() -> None:
-    throttle = LogThrottle(10)
-    for number in range(KEYS_MAX):
-        assert throttle.try_acquire(f"peer {number}", 0) == 0
-    assert throttle.try_acquire("peer 0", 1) is None
-
-    assert throttle.try_acquire("one more", 1) == 0
-    assert len(throttle._seen) == 1
-    assert throttle.try_acquire("peer 0", 1) == 0
+from postroad.core.log_throttle import KEYS_MAX, ThrottledLogger
 
 
 @pytest.fixture
@@ -60,3 +31,22 @@ def test_lines_of_a_crowd_are_logged_with_the_count_of_the_rest(
         (logging.WARNING, "plain 100 %"),
         (logging.DEBUG, "small"),
     ]
+
+
+def test_each_key_has_a_line_and_a_count_of_its_own(
+    crowded: ThrottledLogger, caplog: pytest.LogCaptureFixture
+) -> None:
+    for key, now in (("a", 0), ("b", 0), ("a", 9.9), ("b", 10), ("a", 10)):
+        crowded.log(key, now, key)
+    assert caplog.messages == ["a", "b", "b", "a (and 1 more like it)"]
+
+
+def test_keys_that_peers_make_up_take_bounded_memory(
+    crowded: ThrottledLogger, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(KEYS_MAX):
+        crowded.log(f"peer {number}", 0, "here")
+    crowded.log("peer 0", 1, "again")
+    assert len(caplog.messages) == KEYS_MAX
+    crowded.log("one more", 1, "here")
+    assert len(crowded._logged) == 1

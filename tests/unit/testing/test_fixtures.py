@@ -56,7 +56,7 @@ def test_fixture_failure_reports_seed_log_and_replay_command(project: pytest.Pyt
     first = run(project)
     assert "2 passed" in first
     assert "1 failed" in first
-    assert "    0.000000  alpha     started     1st time, 10.0.0.1" in first
+    assert "    0.000000  alpha     started     start 1, 10.0.0.1" in first
     (command,) = re.findall(r"python -m (pytest '.*' --sim-seed \d+)", first)
     assert "test_mine.py::test_failing" in command
     seed = command.split()[-1]

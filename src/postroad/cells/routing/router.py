@@ -219,7 +219,9 @@ class RouteResolution:
         for route in self._routes_for(hop):
             if route.type is RouteType.ALIAS:
                 self._log_step("{}: alias", route)
-                self._apply_alias(route.target)
+                self._path = self._path.with_current(route.target)
+                self._visited = _NO_NAMES
+                self._allow_local = self._allow_remote = True
                 return False
             if self._has_visited(route.target):
                 self._log_step("{}: the message came from there", route)
@@ -340,11 +342,6 @@ class RouteResolution:
         return target.domain in self._visited
 
     # Results.
-
-    def _apply_alias(self, address: CellAddress) -> None:
-        self._path = self._path.with_current(address)
-        self._visited = _NO_NAMES
-        self._allow_local = self._allow_remote = True
 
     def _deliver(self, cell: str, name: str | None) -> None:
         if cell in self._deliveries:

@@ -34,7 +34,7 @@ class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How much a flow may do."""
 
     max_attempts: int = 10
-    """How often it is retried without any progress."""
+    """Attempts without any progress, the first one included."""
     retry_delay_ms: Callable[[int], int] = lambda attempts: 1000 * attempts
     """How long to wait after so many attempts."""
     max_steps: int = 100_000
@@ -179,10 +179,9 @@ class FlowLifecycle(ABC):
             self._drop_failed_steps()
         if self._transition.entries:
             state.attempts = 0
-        trigger = TRIGGER_OF_ACTION[
-            classify_failure(error, state.attempts, self.limits.max_attempts)
-        ]
-        state.attempts = state.attempts + 1 if trigger is FlowTrigger.RETRYABLE_ERROR else 0
+        attempts = state.attempts + 1
+        trigger = TRIGGER_OF_ACTION[classify_failure(error, attempts, self.limits.max_attempts)]
+        state.attempts = attempts if trigger is FlowTrigger.RETRYABLE_ERROR else 0
         self._apply_trigger(trigger, self._build_failure(error, format_traceback(error)))
 
     def _drop_failed_steps(self) -> None:

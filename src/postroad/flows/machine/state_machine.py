@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from postroad.core.errors import UsageError
-from postroad.core.limits import FLOW_RECORDS_MAX
 from postroad.flows.errors import FlowError, FlowKilledError, FlowTimeoutError
 from postroad.flows.machine import commands, values
 from postroad.flows.machine.commands import EMPTY_RESULT, CommandResult, FlowCommand
@@ -45,6 +44,10 @@ from postroad.flows.machine.state import FlowState
 from postroad.flows.machine.status import FlowStatus, FlowTrigger
 from postroad.flows.sessions.flow_sessions import FlowSessions, SessionClosedResult
 from postroad.flows.sessions.session import BufferedMessage, SessionEndpoint
+
+# Steps of a flow in one commit: code that never waits continues in the next commit, so that
+# operators and other flows are served after a few milliseconds.
+FLOW_RECORDS_MAX = 256
 
 _TRIGGERS: dict[type, FlowTrigger] = {
     FlowReleased: FlowTrigger.START,

@@ -11,9 +11,13 @@ from typing import Any, cast, get_type_hints
 
 import msgspec
 
-from postroad.core.limits import FLOW_VALUE_BYTES_MAX, KIB
+from postroad.core.limits import KIB, MIB
 from postroad.flows.errors import FlowError, SerializationError, StepFailedError
 from postroad.flows.machine.renamed_errors import RENAMED_ERRORS
+
+# Result of a step, argument and result of a flow, value of a signal. Each is held in memory and
+# read at every restart; larger values belong in a file or a table.
+FLOW_VALUE_BYTES_MAX = 16 * MIB
 
 _encoder = msgspec.msgpack.Encoder()
 # The order of a set is another one in every process.

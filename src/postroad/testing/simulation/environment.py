@@ -88,17 +88,13 @@ class _Frozen:
     by_others = False
 
 
-def _is_frozen_by_others() -> bool:
-    _Frozen.by_others = _Frozen.by_others or gc.get_freeze_count() > 0
-    return _Frozen.by_others
-
-
 @contextmanager
 def _collecting_at_sweeps(loop: SimLoop) -> Iterator[None]:
     """Collect garbage after a fixed number of callbacks, because finalizers may act."""
     was_enabled = gc.isenabled()
     # Existing objects need not be scanned at every collection.
-    does_freeze = not _is_frozen_by_others()
+    _Frozen.by_others = _Frozen.by_others or gc.get_freeze_count() > 0
+    does_freeze = not _Frozen.by_others
     sweeps = 0
 
     def sweep() -> None:

@@ -147,7 +147,7 @@ class SimNode:
         self._may_fail = may_fail
         self._process = SimProcess(self.name, self._machine, loop.fail)
         self._process.clock_offset_s = self.clock_offset_s
-        self._log("started", f"{_ordinal(self.starts)} time, {self.host}")
+        self._log("started", f"start {self.starts}, {self.host}")
         self._main = loop.create_task(
             self._run(self._process), name=f"{self.name} main", context=self._process.context.copy()
         )
@@ -261,9 +261,3 @@ async def _cancel_others(process: SimProcess) -> None:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "unhandled exception while the process ended", "exception": result}
             )
-
-
-def _ordinal(number: int) -> str:
-    if number % 100 in (11, 12, 13):
-        return f"{number}th"
-    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"

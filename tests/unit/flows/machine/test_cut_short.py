@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 
-from postroad.core.limits import FLOW_RECORDS_MAX
 from postroad.flows import FlowContext, FlowSession, FlowStatus, FlowTimeoutError, flow
 from postroad.flows.machine.events import (
     FlowPauseRequested,
@@ -15,6 +14,7 @@ from postroad.flows.machine.events import (
     StepCompleted,
     TimerFired,
 )
+from postroad.flows.machine.state_machine import FLOW_RECORDS_MAX
 from postroad.flows.machine.values import encode_value
 from tests.support.flows.driven import Driven, begun
 

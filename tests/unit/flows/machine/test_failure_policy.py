@@ -61,11 +61,11 @@ class Deadlock(OperationalError):
     (sqlite3.IntegrityError("x"), OBSERVATION),
 )
 def test_diagnoses(error: BaseException, action: FailureAction) -> None:
-    assert classify_failure(error, 0, 10) is action
+    assert classify_failure(error, 1, 10) is action
 
 
 def test_diagnoses_are_complete_and_follow_attempts() -> None:
-    for attempts, action in ((0, TRANSIENT), (2, TRANSIENT), (3, OBSERVATION), (9, OBSERVATION)):
+    for attempts, action in ((1, TRANSIENT), (2, TRANSIENT), (3, OBSERVATION), (9, OBSERVATION)):
         assert classify_failure(ConnectionError(), attempts, 3) is action, (attempts, action)
     assert classify_failure(FlowError("no"), 100, 3) is TERMINAL
     assert set(TRIGGER_OF_ACTION) == set(FailureAction)

@@ -99,7 +99,7 @@ def test_failed_step_the_flow_could_live_with_is_done_with() -> None:
 
 def test_transient_error_is_retried_then_parked() -> None:
     driven = begun(
-        calculate, settings={"max_attempts": 2, "retry_delay_ms": lambda attempt: 100 * attempt}
+        calculate, settings={"max_attempts": 3, "retry_delay_ms": lambda attempt: 100 * attempt}
     )
     for attempt in (1, 2):
         ailing = driven.tell(StepFailed((0,), ConnectionError("away")))

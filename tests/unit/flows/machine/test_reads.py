@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from postroad.core.errors import UsageError
-from postroad.core.limits import FLOW_RECORDS_MAX
 from postroad.flows import INJECTED, FlowContext, FlowError, FlowStatus, StoreConnection, flow
 from postroad.flows.machine.events import (
     FlowKillRequested,
@@ -18,6 +17,7 @@ from postroad.flows.machine.events import (
     StepCompleted,
     StepFailed,
 )
+from postroad.flows.machine.state_machine import FLOW_RECORDS_MAX
 from postroad.flows.machine.values import encode_value
 from tests.support.flows.driven import Driven, begun, labels, runs
 
