@@ -82,7 +82,7 @@ FAULTS = {
     ),
     "lose-the-last-step": Fault(
         "a step of a flow that was done is never done again",
-        "flows/engine/mutations.py",
+        "flows/engine/flow_mutation.py",
         "transition.first, transition.entries)\n",
         "transition.first, transition.entries[:-1])\n",
         ("tests/integration/flows", "tests/simulation/test_flows.py"),

@@ -10,8 +10,8 @@ import pytest
 from postroad.core import fault_points as faults
 from postroad.core.errors import OutboxFullError, StoreUnavailableError, TransactionAbortedError
 from postroad.durable import DurableQueuesConfig, Store
+from postroad.durable.consumers.dispatch_order import KeySequence, PrefetchBuffer, QueuedMessage
 from postroad.durable.consumers.disposition import DispositionMutation
-from postroad.durable.consumers.prefetch import KeySequence, PrefetchBuffer, QueuedMessage
 from postroad.durable.producer import EncodedMessage, MessageEncoder
 from postroad.durable.store.tables import queries as query
 from postroad.durable.store.tables.store_tables import CommitEvent, StoreTables

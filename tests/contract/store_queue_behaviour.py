@@ -8,8 +8,8 @@ import pytest
 from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import DeadLetterReason, Store
+from postroad.durable.consumers.dispatch_order import PrefetchBuffer, QueuedMessage
 from postroad.durable.consumers.disposition import DispositionMutation
-from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
 from postroad.durable.store.tables import queries as query
 from postroad.durable.store.tables.rows import DeferredMessage, InboxBatch
 from postroad.durable.store.tables.store_tables import CommitEvent, StoreTables

@@ -14,7 +14,7 @@ import pytest
 from postroad import flows
 from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows import FlowService
-from postroad.flows.engine.mutations import FlowMutation
+from postroad.flows.engine.flow_mutation import FlowMutation
 from postroad.flows.machine.status import FlowStatus
 from tests.docs.pages import ROOT, files_of, programs
 from tests.support.durable.mail_pairs import running_pair

@@ -20,7 +20,7 @@ from postroad.durable.bridges.protocol import (
     new_batches,
 )
 from postroad.durable.bridges.send_window import BridgeSendWindow, StreamIdentity
-from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
+from postroad.durable.consumers.dispatch_order import PrefetchBuffer, QueuedMessage
 from postroad.durable.store.tables.rows import DeferredMessage, OutboxBatch
 from postroad.durable.stored_messages import NEVER_MS, decode_batch, encode_batch
 from tests.support.durable.nodes import (

@@ -17,9 +17,9 @@ from postroad.durable.bridges.protocol import (
 )
 from postroad.durable.bridges.receiver import WindowMutation
 from postroad.durable.bridges.send_window import BridgeSendWindow
+from postroad.durable.consumers.dispatch_order import PrefetchBuffer, QueuedMessage
 from postroad.durable.consumers.dispatcher import QueueDispatcher
 from postroad.durable.consumers.disposition import DispositionMutation
-from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
 from postroad.durable.store.backends.backend import StoreConnection
 from postroad.durable.store.mutations import FunctionMutation, Mutation
 from postroad.durable.store.savepoints import SavepointTransaction

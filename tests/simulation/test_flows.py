@@ -10,7 +10,7 @@ import pytest
 
 from postroad.core.errors import NotRunningError, Reject
 from postroad.durable import Store, Transaction
-from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.durable.consumers.dispatch_order import QueuedMessage
 from postroad.durable.producer import EncodedMessage, append_sends, check_sends
 from postroad.durable.store.backends.backend import DatabaseRow, StoreConnection
 from postroad.durable.store.mutations import FunctionMutation, Mutation
@@ -20,8 +20,8 @@ from postroad.flows import FlowContext, FlowStatus
 from postroad.flows.engine import tables
 from postroad.flows.engine.background import WakeupTimer
 from postroad.flows.engine.engine import FlowEngine
+from postroad.flows.engine.flow_mutation import FlowMutation, FlowMutationBuilder, OnFlowCommitted
 from postroad.flows.engine.loaded_flow import LoadedFlow
-from postroad.flows.engine.mutations import FlowMutation, FlowMutationBuilder, OnFlowCommitted
 from postroad.flows.engine.step_executor import StepExecutor
 from postroad.flows.inbox.session_receiver import SessionReceiver
 from postroad.flows.machine.events import FlowAdmitted, FlowTransition, SessionMessagesReceived

@@ -17,8 +17,8 @@ from postroad.flows.definition import FlowRegistry
 from postroad.flows.engine import tables
 from postroad.flows.engine.background import now_ms
 from postroad.flows.engine.engine import FlowEngine
+from postroad.flows.engine.flow_mutation import FlowMutation
 from postroad.flows.engine.loaded_flow import LoadedFlow, fail_future, resolve_future
-from postroad.flows.engine.mutations import FlowMutation
 from postroad.flows.machine.coroutine import FlowCoroutine
 from postroad.flows.machine.events import FlowEvent, FlowResumeRequested, FlowRetryRequested
 from postroad.flows.machine.state import FlowState

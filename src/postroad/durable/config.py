@@ -59,7 +59,7 @@ class DurableQueuesConfig(msgspec.Struct, frozen=True, kw_only=True):
     ack_timeout_s: float = 60.0
     """Time to acknowledge a pulled message; then it is delivered again."""
     idempotency_ttl_s: float = 7 * 24 * 3600.0
-    """How long idempotency keys are stored."""
+    """Retention of idempotency keys."""
     arrivals_poll_s: float = 0.1
     """Delay between two looks for messages that were sent within transactions of others."""
 

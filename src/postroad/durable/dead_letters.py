@@ -1,4 +1,9 @@
-"""Dead letters of a store: list, find, retry and drop them."""
+"""Dead letters of a store: list, find, retry and drop them.
+
+What makes a message a dead letter is decided elsewhere: `QueueDispatcher.is_final_failure`
+(consumers/dispatcher.py) for messages in queues, `StreamTable` (store/tables/streams.py) for those
+that arrive, `Bridge` for those that cannot be sent, and `arrivals` for those of other programs.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,13 @@ class EncodedMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class SendOptions(TypedDict, total=False):
-    """Options of a message, the same wherever one is sent."""
+    """Options of a message, the same wherever one is sent.
+
+    A delayed message travels at once, and is kept aside in its queue until it is due
+    (`QueueTable.defer`); then `QueueLoader` loads it. The `ttl` is checked by the receiver when it
+    arrives (`StreamTable`) and before it is handled (`PrefetchBuffer`). Both are times of the
+    sender's clock, corrected by its difference to the receiver's.
+    """
 
     key: str | None
     """Messages of equal keys are handled one after the other, in this order."""

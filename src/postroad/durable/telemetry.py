@@ -10,7 +10,7 @@ import msgspec
 from postroad.core import tracing
 from postroad.core.tracing import SpanKind, SpanLike
 from postroad.durable.bridges.control import BridgeStatus
-from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.durable.consumers.dispatch_order import QueuedMessage
 
 _MEMORY_S = 10.0
 

@@ -24,11 +24,11 @@ from msgspec import UNSET, UnsetType
 
 from postroad.core.errors import ConfigError, UsageError
 from postroad.core.json_schema import json_schema
-from postroad.flows.awaited_signals import Signals, find_signals
-from postroad.flows.determinism import find_nondeterministic_calls, format_findings
 from postroad.flows.errors import WrongSignalError
 from postroad.flows.machine import values
+from postroad.flows.nondeterminism_lint import find_nondeterministic_calls, format_findings
 from postroad.flows.sessions.messages import is_valid_name
+from postroad.flows.signal_analysis import Signals, find_signals
 
 if TYPE_CHECKING:
     from postroad.flows.context import FlowContext, FlowSession

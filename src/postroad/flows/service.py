@@ -18,9 +18,9 @@ from postroad.flows.admin import FlowAdmin, load_flow_state, no_flow
 from postroad.flows.config import FlowsConfig
 from postroad.flows.definition import FlowDefinition, FlowRegistry
 from postroad.flows.engine import tables
-from postroad.flows.engine.background import purge_expired
 from postroad.flows.engine.engine import FlowEngine
 from postroad.flows.engine.execution import FlowExecution
+from postroad.flows.engine.retention import purge_expired
 from postroad.flows.errors import FlowKilledError, FlowNotFoundError
 from postroad.flows.inbox.queue_receiver import QueueReceiver
 from postroad.flows.inbox.request_receiver import RequestReceiver

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from postroad.core import tracing
 from postroad.core.tracing import NOOP_SPAN, SpanContext, SpanKind, SpanLike
-from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.durable.consumers.dispatch_order import QueuedMessage
 from postroad.flows.machine.events import FlowTransition
 from postroad.flows.machine.state import FlowState, format_flow_id
 from postroad.flows.machine.status import FlowStatus

@@ -21,7 +21,7 @@ from postroad.flows import (
     flow,
     service,
 )
-from postroad.flows.engine import background, step_executor, tables
+from postroad.flows.engine import retention, step_executor, tables
 from postroad.flows.machine.values import FLOW_VALUE_BYTES_MAX
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.flows.nodes import FlowNodes
@@ -210,7 +210,7 @@ async def test_expired_flows_are_purged_after_store_outage(
     for handle in handles:
         assert await alpha.result(handle.id) == 1
     failed: list[Exception] = []
-    purge_expired = background.purge_expired
+    purge_expired = retention.purge_expired
 
     async def spied(store: Store, config: FlowsConfig) -> None:
         try:

@@ -19,7 +19,7 @@ from postroad.flows import (
     flow,
     responder,
 )
-from postroad.flows.engine.background import purge_expired
+from postroad.flows.engine.retention import purge_expired
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.flows.nodes import Crowd, FlowNodes, Hanging
 

@@ -70,7 +70,7 @@ def _run_again(machine: Machine, state: FlowState, now_ms: int) -> tuple[FlowSta
         signals=signals,
     )
     transition = again.handle(FlowLoaded(), now_ms)
-    again.close_code()
+    again.stop_code()
     return again.state, len(transition.entries)
 
 

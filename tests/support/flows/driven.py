@@ -195,7 +195,7 @@ class Driven:
 
     def load(self) -> FlowTransition:
         """Drop the machine, make it again from the store, and have it go on from there."""
-        self.machine.close_code()
+        self.machine.stop_code()
         self.machine = self._read()
         return self._tell(FlowLoaded(), 0)
 

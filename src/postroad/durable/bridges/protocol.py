@@ -216,4 +216,5 @@ def new_batches(watermark: int, chain: bytes, window: StreamWindow) -> Iterator[
             is_intact = batch.data is None or extend_chain(previous, batch.data) == batch.chain
             yield NewBatch(first, batch, is_intact)
             watermark, chain = last, batch.chain
+        # Otherwise it is a duplicate, stored before: skipped.
         first, previous = last + 1, batch.chain

@@ -1,4 +1,8 @@
-"""Receives the streams of other stores: identifies senders, stores new batches, then acks."""
+"""Receives the streams of other stores: identifies senders, stores new batches, then acks.
+
+A window goes into one commit (`WindowMutation`, `StreamTable.accept`); duplicates are dropped by
+`protocol.new_batches`, which skips what is not after the watermark.
+"""
 
 from __future__ import annotations
 

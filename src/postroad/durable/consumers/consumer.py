@@ -21,9 +21,9 @@ from typing import TypeAlias
 from postroad.core import tracing
 from postroad.core.errors import StoreError, TransactionAbortedError
 from postroad.core.log_throttle import ThrottledLogger, describe_error
+from postroad.durable.consumers.dispatch_order import QueuedMessage
 from postroad.durable.consumers.dispatcher import QueueDispatcher
 from postroad.durable.consumers.message import Message
-from postroad.durable.consumers.prefetch import QueuedMessage
 from postroad.durable.producer import MessageEncoder
 from postroad.durable.store import Store
 from postroad.durable.store.savepoints import CURRENT_TRANSACTION

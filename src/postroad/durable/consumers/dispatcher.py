@@ -19,12 +19,12 @@ from postroad.core.limits import RetryPolicy
 from postroad.core.log_throttle import ThrottledLogger, describe_error
 from postroad.durable.bridges.protocol import DeadLetterReason
 from postroad.durable.config import DurableQueuesConfig
+from postroad.durable.consumers.dispatch_order import PrefetchBuffer, QueuedMessage
 from postroad.durable.consumers.disposition import (
     ConfirmationMutation,
     DispositionMutation,
     FailedDelivery,
 )
-from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
 from postroad.durable.consumers.queue_loader import QueueLoader, now_ms
 from postroad.durable.producer import EncodedMessage
 from postroad.durable.store import Store

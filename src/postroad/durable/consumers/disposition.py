@@ -1,4 +1,7 @@
-"""Dispositions of messages, as mutations of the store."""
+"""Writes dispositions of messages: done, deferred or dead letter.
+
+It decides nothing: which of them a message gets, `QueueDispatcher` decides (dispatcher.py).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from postroad.core.errors import PostroadError, TransactionAbortedError
-from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.durable.consumers.dispatch_order import QueuedMessage
 from postroad.durable.producer import EncodedMessage, append_sends, check_sends
 from postroad.durable.store.mutations import Mutation, resolve_future
 from postroad.durable.store.tables.queries import blocked_keys

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.durable.consumers.dispatch_order import QueuedMessage
 
 _NO_HEADERS: Mapping[str, str] = {}
 

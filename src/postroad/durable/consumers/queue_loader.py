@@ -13,7 +13,7 @@ from postroad.core.errors import StoreError
 from postroad.core.limits import RetryPolicy
 from postroad.core.timing import backoff
 from postroad.durable.config import DurableQueuesConfig
-from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
+from postroad.durable.consumers.dispatch_order import PrefetchBuffer, QueuedMessage
 from postroad.durable.consumers.read_position import ReadPosition
 from postroad.durable.store import Store
 from postroad.durable.store.tables import queries as query

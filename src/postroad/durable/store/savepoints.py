@@ -278,7 +278,7 @@ class SavepointTransaction:
             self.started.set_exception(error)
 
     async def run(self) -> bool:
-        """Run the statements of the user; return whether `close` is to be called then."""
+        """Run the statements of the user; return whether it is to be applied then."""
         if self._finished.done() or self.started.done():
             return False
         self.started.set_result(None)
@@ -303,8 +303,8 @@ class SavepointTransaction:
             self.is_timed_out = True
             self._finished.set_result(None)
 
-    def close(self) -> None:
-        """Commit or roll back the savepoint, in the thread of the store."""
+    def apply_and_release(self) -> None:
+        """Apply the mutation and release the savepoint, or roll it back; in the store's thread."""
         database, mutation = self._tables.database, self.mutation
         if self._has_savepoint:
             self._check_group(database, mutation)

@@ -339,7 +339,7 @@ class GroupCommitWriter:
 
     def _apply_transaction(self, transaction: SavepointTransaction | None, more: Mutations) -> None:
         if transaction is not None:
-            transaction.close()
+            transaction.apply_and_release()
         self._apply(more)
 
     def _apply_and_commit(

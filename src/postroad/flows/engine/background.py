@@ -1,9 +1,8 @@
-"""Background tasks of the engine, reads with retry, the wake-up timer, and retention."""
+"""Background tasks of the engine, reads with retry, and the wake-up timer."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -12,8 +11,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from postroad.core.errors import StoreError
 from postroad.durable import Store
 from postroad.durable.store.backends.backend import StoreConnection
-from postroad.durable.store.tables.store_tables import StoreTables
-from postroad.flows.config import FlowsConfig
 from postroad.flows.engine import tables
 
 logger = logging.getLogger("postroad.flows")
@@ -163,28 +160,3 @@ class WakeupTimer:
 def now_ms() -> int:
     """Return the wall clock of this machine."""
     return time.time_ns() // 1_000_000
-
-
-_PURGE_BATCH = 500
-
-
-async def purge_expired(store: Store, config: FlowsConfig) -> None:
-    """Delete the flows that ended longer ago than the configured retention."""
-    for has_client, retention_s in (
-        (False, config.retention_s),
-        (True, config.client_id_retention_s),
-    ):
-        before_ms = now_ms() - round(retention_s * 1000)
-        while True:
-            ids = await store.read(
-                tables.list_ended_before, before_ms, _PURGE_BATCH, has_client=has_client
-            )
-            if ids:
-                await store.write(functools.partial(_delete_flows, ids=ids))
-            if len(ids) < _PURGE_BATCH:
-                break
-
-
-def _delete_flows(stored: StoreTables, ids: list[int]) -> None:
-    for id in ids:
-        tables.delete_flow(stored.database, id)

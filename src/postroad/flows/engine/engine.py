@@ -33,6 +33,7 @@ from postroad.flows.definition import FlowRegistry
 from postroad.flows.engine import tables
 from postroad.flows.engine.admission import ACTIVE_STATUSES, AdmissionController, CrashTrials
 from postroad.flows.engine.background import LOADING_MAX, BackgroundTasks, WakeupTimer, now_ms
+from postroad.flows.engine.flow_mutation import CommitRejections, FlowMutation, FlowMutationBuilder
 from postroad.flows.engine.loaded_flow import (
     FlowLoader,
     LoadedFlow,
@@ -42,7 +43,6 @@ from postroad.flows.engine.loaded_flow import (
     resolve_future,
 )
 from postroad.flows.engine.machine_factory import MachineFactory, run_sandboxed
-from postroad.flows.engine.mutations import CommitRejections, FlowMutation, FlowMutationBuilder
 from postroad.flows.engine.result_waiters import ResultWaiters, log_parked
 from postroad.flows.engine.step_executor import StepExecutor
 from postroad.flows.engine.step_functions import StepTransaction
@@ -259,20 +259,21 @@ class FlowEngine:
         loaded.last_mutation = mutation
         self.admission.update_running(loaded, machine)
         mutation.is_counted = loaded.is_counted
-        turn = None if tx is None else tx.close()
-        if turn is None:
+        statements = None if tx is None else tx.close()
+        if statements is None:
             loaded.held_mutations.append(mutation)
             loaded.submit_held(self.store)
             if loaded.held_mutations and len(loaded.held_mutations) == 1:
                 self._submit_held_later(loaded)
-        elif turn.is_timed_out:
+        elif statements.is_timed_out:
             loaded.submit_held(self.store)
             mutation.on_complete(
                 TransactionAbortedError("the transaction took too long and was undone")
             )
         else:
             mutation.preceding = loaded.take_held_mutations()
-            turn.finish(mutation)
+            # Committed with the statements of the step: SavepointTransaction.apply_and_release.
+            statements.finish(mutation)
 
     def _submit_held_later(self, loaded: LoadedFlow) -> None:
         """Submit mutations held for a transaction that was lost while its step still runs."""
@@ -349,7 +350,7 @@ class FlowEngine:
         """Abort a flow after a failed commit: what depends on it has not happened."""
         loaded.sequence.is_aborted = True
         if loaded.machine is not None:
-            loaded.machine.close_code()
+            loaded.machine.stop_code()
         self.step_executor.cancel_all(loaded.id)
         if loaded.pending or self.loaded_flows.get(loaded.id) is not loaded:
             return
@@ -394,7 +395,7 @@ class FlowEngine:
             del self.loaded_flows[loaded.id]
         machine = loaded.machine
         if machine is not None:
-            machine.close_code()
+            machine.stop_code()
             if machine.state.initiated_by is not None:
                 self.responders.pop(_initiator_key(machine.state), None)
             if machine.due_ms is not None:

@@ -11,7 +11,7 @@ from postroad.core import fault_points as faults
 from postroad.core.errors import Reject, UsageError
 from postroad.flows.engine import tables
 from postroad.flows.engine.background import now_ms, read_with_retry
-from postroad.flows.engine.mutations import FlowCommitSequence
+from postroad.flows.engine.flow_mutation import FlowCommitSequence
 from postroad.flows.errors import NondeterminismError
 from postroad.flows.machine.commands import FlowCommand
 from postroad.flows.machine.events import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from postroad.durable.store import Store
     from postroad.flows.context import FlowContext
     from postroad.flows.engine.engine import FlowEngine
-    from postroad.flows.engine.mutations import FlowMutation
+    from postroad.flows.engine.flow_mutation import FlowMutation
     from postroad.flows.engine.step_functions import StepTransaction
 
 logger = logging.getLogger("postroad.flows")

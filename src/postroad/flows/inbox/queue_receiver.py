@@ -9,8 +9,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from postroad.core.errors import Reject, StoreError
+from postroad.durable.consumers.dispatch_order import QueuedMessage
 from postroad.durable.consumers.dispatcher import QueueDispatcher
-from postroad.durable.consumers.prefetch import QueuedMessage
 from postroad.flows.engine.engine import FlowEngine
 
 logger = logging.getLogger("postroad.flows")

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from postroad.core.errors import ConfigError, Reject, UsageError
-from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.durable.consumers.dispatch_order import QueuedMessage
 from postroad.flows.engine import tables
 from postroad.flows.engine.engine import FlowEngine
 from postroad.flows.inbox.queue_receiver import QueueReceiver

@@ -1,4 +1,11 @@
-"""Receives session messages of other flows, and dispatches them to the flows of this node."""
+"""Receives session messages of other flows, and dispatches them to the flows of this node.
+
+Which flow gets a message: that of the session which the envelope names, the initiator by its id,
+the responder by the session's key (`dispatch`); the first message starts the responder. The engine
+loads the flow if it is not in memory, and its state machine wakes the code that waits:
+`FlowStateMachine._try_complete` takes the message out of the session and resumes the code.
+Signals get to their flow by its id or client id: `FlowAdmin.signal`, `RequestReceiver._signal`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +16,7 @@ from functools import partial
 
 from postroad.core import fault_points as faults
 from postroad.core.tracing import SpanLike
-from postroad.durable.consumers.prefetch import QueuedMessage
+from postroad.durable.consumers.dispatch_order import QueuedMessage
 from postroad.durable.producer import OutgoingMessage
 from postroad.flows.definition import FlowDefinition
 from postroad.flows.engine import tables

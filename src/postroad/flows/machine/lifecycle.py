@@ -232,8 +232,8 @@ class FlowLifecycle(ABC):
             elif was is not FlowStatus.RUNNING:
                 # One that starts anew does so by being loaded, so that nothing of before is left.
                 self._run_code()
-        elif effect is FlowEffect.CLOSE_CODE:
-            self.close_code()
+        elif effect is FlowEffect.STOP_CODE:
+            self.stop_code()
         elif effect is FlowEffect.END_SESSIONS:
             self.sessions.close_all(transition)
         elif effect is FlowEffect.FAIL_SESSIONS:
@@ -247,13 +247,13 @@ class FlowLifecycle(ABC):
         elif effect is FlowEffect.RESOLVE_RESULT:
             state.ended_ms = self._wall_ms
             transition.is_ended = True
-            self.close_code()
+            self.stop_code()
         else:
             assert effect is FlowEffect.SCHEDULE_RETRY
             state.wake_ms = self._wall_ms + self.limits.retry_delay_ms(state.attempts)
 
-    def close_code(self) -> None:
-        """Put the code away; to continue, the flow must be read again."""
+    def stop_code(self) -> None:
+        """Stop the code and its steps; to continue, the flow must be loaded again."""
         self.is_unloaded = True
         code, self.code = self.code, None
         self._new_commands.clear()

@@ -5,7 +5,8 @@ The function of a step with an entry is not called again: `recorded_result` deco
 returned. Commands that start after the last entry are new, and are executed.
 
 A command that differs from the entry at its position raises ReplayMismatch, and the flow is parked:
-its code was changed in a way that running flows cannot follow. `ReplayCursor.mismatch` describes
+its code was changed in a way that running flows cannot follow. Commands that need no waiting are
+compared in `FlowStateMachine.execute`, all others in `replay`. `ReplayCursor.mismatch` describes
 the difference; docs/flows-code.md says how to change the code of running flows.
 """
 

@@ -1,8 +1,13 @@
-"""The machine of a flow: State x Event -> Transition x State'.
+"""The state machine of a flow: State x Event -> Transition x State'.
 
-It runs the code of the flow, and says what must be recorded and sent for that. It does neither
-by itself: no I/O, no clock, no chance. Whoever drives it commits a transition as a whole, and drops
-the machine if that fails; it is restored from what is in the store.
+It runs the code of the flow, and returns what must be recorded and sent. It is pure: no I/O, no
+clock, no randomness. The engine commits a transition as a whole; if that fails, it drops the
+machine and restores one from the store.
+
+A command that the code waits for is completed by `_try_complete`, with each event: with a received
+message or signal (`FlowSessions.try_complete`), when its time has come, or with a timeout. Results
+of steps come as events of their own (`_on_step_completed`). `_complete` records the result, and
+resumes the code with it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class FlowEffect(StrEnum):
     """What follows from it."""
 
     RUN_CODE = "run code"
-    CLOSE_CODE = "close code"
+    STOP_CODE = "stop code"
     END_SESSIONS = "end sessions"
     FAIL_SESSIONS = "fail sessions"
     CLEAR_HISTORY = "clear history"
@@ -81,7 +81,7 @@ class StatusTransition(NamedTuple):
 
 
 _S, _H, _E = FlowStatus, FlowTrigger, FlowEffect
-_KILLED = StatusTransition(_S.KILLED, (_E.CLOSE_CODE, _E.FAIL_SESSIONS, _E.RESOLVE_RESULT))
+_KILLED = StatusTransition(_S.KILLED, (_E.STOP_CODE, _E.FAIL_SESSIONS, _E.RESOLVE_RESULT))
 _RUNNING = StatusTransition(_S.RUNNING, (_E.RUN_CODE,))
 
 STATUS_TRANSITIONS: dict[tuple[FlowStatus, FlowTrigger], StatusTransition] = {
@@ -93,13 +93,13 @@ STATUS_TRANSITIONS: dict[tuple[FlowStatus, FlowTrigger], StatusTransition] = {
     (_S.RUNNING, _H.FINISH): StatusTransition(_S.COMPLETED, (_E.END_SESSIONS, _E.RESOLVE_RESULT)),
     (_S.RUNNING, _H.FAIL): StatusTransition(_S.FAILED, (_E.FAIL_SESSIONS, _E.RESOLVE_RESULT)),
     (_S.RUNNING, _H.RETRYABLE_ERROR): StatusTransition(
-        _S.RETRYING, (_E.CLOSE_CODE, _E.SCHEDULE_RETRY)
+        _S.RETRYING, (_E.STOP_CODE, _E.SCHEDULE_RETRY)
     ),
-    (_S.RUNNING, _H.PARK): StatusTransition(_S.PARKED, (_E.CLOSE_CODE,)),
-    (_S.RUNNING, _H.PAUSE): StatusTransition(_S.PAUSED, (_E.CLOSE_CODE,)),
+    (_S.RUNNING, _H.PARK): StatusTransition(_S.PARKED, (_E.STOP_CODE,)),
+    (_S.RUNNING, _H.PAUSE): StatusTransition(_S.PAUSED, (_E.STOP_CODE,)),
     (_S.RUNNING, _H.KILL): _KILLED,
     (_S.RUNNING, _H.CONTINUE): StatusTransition(
-        _S.RUNNING, (_E.END_SESSIONS, _E.CLOSE_CODE, _E.CLEAR_HISTORY, _E.RUN_CODE)
+        _S.RUNNING, (_E.END_SESSIONS, _E.STOP_CODE, _E.CLEAR_HISTORY, _E.RUN_CODE)
     ),
     (_S.RETRYING, _H.RETRY): _RUNNING,
     (_S.RETRYING, _H.PAUSE): StatusTransition(_S.PAUSED),

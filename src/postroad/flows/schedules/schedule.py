@@ -1,4 +1,7 @@
-"""Schedules: how they are kept, when their flow is due, and what becomes of missed times. Pure."""
+"""Schedules: when their flow is due, which missed times are made up for, and their table.
+
+The decisions, above all `plan_schedule`, are pure; below them are the statements.
+"""
 
 from __future__ import annotations
 

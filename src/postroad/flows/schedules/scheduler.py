@@ -2,6 +2,8 @@
 
 The start of a flow and the advance of its schedule are one commit. A flow that was committed and
 not started when the process ended is resumed by the next process, like every running flow.
+
+Which times are due, made up for or skipped, `plan_schedule` decides (schedule.py).
 """
 
 from __future__ import annotations

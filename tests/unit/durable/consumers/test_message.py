@@ -1,7 +1,7 @@
 """What a handler sees of a message."""
 
 from postroad.durable import Message
-from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
+from postroad.durable.consumers.dispatch_order import PrefetchBuffer, QueuedMessage
 from tests.support.durable.nodes import NOW_MS, SENDER, make_aside, make_letter, make_page
 
 

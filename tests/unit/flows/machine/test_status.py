@@ -89,4 +89,4 @@ def test_client_sessions_and_code_follow_the_flow() -> None:
             FlowStatus.FAILED,
         )
         drops = leaves or transition.status is FlowStatus.KILLED
-        assert (FlowEffect.CLOSE_CODE in transition.effects) == drops, (status, trigger)
+        assert (FlowEffect.STOP_CODE in transition.effects) == drops, (status, trigger)

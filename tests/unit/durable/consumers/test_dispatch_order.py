@@ -2,7 +2,7 @@
 
 import sys
 
-from postroad.durable.consumers.prefetch import PrefetchBuffer, QueuedMessage
+from postroad.durable.consumers.dispatch_order import PrefetchBuffer, QueuedMessage
 from postroad.durable.stored_messages import NEVER_MS
 from tests.support.cases import each
 from tests.support.durable.nodes import NOW_MS, make_aside, make_letter, make_letters, make_page

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from postroad.flows.determinism import (
+from postroad.flows.nondeterminism_lint import (
     NondeterministicCall,
     find_nondeterministic_calls,
     format_findings,

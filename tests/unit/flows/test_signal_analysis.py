@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from postroad.flows import FlowContext, SyncFlowContext, WrongSignalError, flow
-from postroad.flows.awaited_signals import find_signals
 from postroad.flows.machine.values import encode_value
+from postroad.flows.signal_analysis import find_signals
 
 ARRIVED = "arrived"
 

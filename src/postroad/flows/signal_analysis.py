@@ -14,7 +14,13 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from postroad.flows.determinism import UNKNOWN, Bindings, find_definition, member, outer_names
+from postroad.flows.nondeterminism_lint import (
+    UNKNOWN,
+    Bindings,
+    find_definition,
+    member,
+    outer_names,
+)
 
 Signals = dict[str, list[Any]]
 """The types of the awaited signals, by name."""

@@ -1,4 +1,12 @@
-"""One transition of a flow as one mutation of the store: history, sends, consumed messages."""
+"""One transition of a flow as one mutation of the store: history, sends, consumed messages.
+
+In one commit are the result of a step, its rows and its sends:
+`StepExecutor._attempt_transaction` (step_executor.py) opens a `StepTransaction` and runs the step
+in it; `FlowEngine.commit` (engine.py) makes one `FlowMutation` of history and sends, and finishes
+the transaction with it; `SavepointTransaction.apply_and_release` (durable/store/savepoints.py)
+calls `FlowMutation.apply` within the savepoint that the rows are in; `GroupCommitWriter._finish`
+(durable/store/writer.py) commits.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +26,9 @@ from postroad.core.errors import (
 )
 from postroad.core.tracing import SpanKind, SpanLike
 from postroad.durable import DurableQueues, Transaction
+from postroad.durable.consumers.dispatch_order import QueuedMessage
 from postroad.durable.consumers.dispatcher import QueueDispatcher
 from postroad.durable.consumers.disposition import DispositionMutation
-from postroad.durable.consumers.prefetch import QueuedMessage
 from postroad.durable.producer import EncodedMessage, OutgoingMessage, append_sends, check_sends
 from postroad.durable.store.backends.backend import DatabaseRow
 from postroad.durable.store.mutations import Mutation
