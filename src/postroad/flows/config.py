@@ -40,7 +40,7 @@ class FlowsConfig(msgspec.Struct, frozen=True, kw_only=True):
     retention_s: float = 24 * 3600.0
     """How long flows that have ended are stored."""
     client_id_retention_s: float = 30 * 24 * 3600.0
-    """The same for flows with a client id that was not generated: their result may be requested."""
+    """The same with a client id that was not generated."""
     replay_every_time: bool = False
     """For tests: replay the code of a flow after each wait."""
 
