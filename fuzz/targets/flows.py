@@ -9,6 +9,8 @@ import msgspec
 
 from fuzz.target import Target, prefixes, require
 from postroad.core.errors import Reject
+from postroad.durable.arrivals import ExternalMessage, decode_arrival
+from postroad.flows.inbox.requests import SignalRequest, StartRequest, decode_request
 from postroad.flows.machine.history import (
     CommandKind,
     HistoryEntry,
@@ -52,6 +54,14 @@ _LETTERS = [
     SessionEnvelope(_KEY, False, [_MESSAGES[0], _MESSAGES[4]]),
     SessionEnvelope(_KEY, True, [*_MESSAGES[2:]]),
 ]
+_REQUESTS = [
+    StartRequest("order 7", "shop.order", b"\x91\x07"),
+    SignalRequest("order 7", "paid", b"\xc3"),
+]
+_ARRIVALS = [
+    ExternalMessage(msgspec.msgpack.encode(_REQUESTS[0])),
+    ExternalMessage(b"", "größe", b"12345678"),
+]
 _RECORDS = [
     HistoryEntry(
         position=(0,), kind=CommandKind.STEP, name="pay", digest=b"12345678", at_ms=1, value=b"\x01"
@@ -72,7 +82,7 @@ _RECORDS = [
 def check_reading(
     decode: Callable[[bytes], object],
     encode: Callable[[object], bytes],
-    refusal: type[Exception],
+    refusal: type[Exception] | tuple[type[Exception], ...],
     data: bytes,
 ) -> None:
     """Any bytes are read or refused, cut off or not; what is read survives."""
@@ -122,6 +132,21 @@ TARGETS = [
         "flows-message",
         partial(check_reading, decode_session_message, _encode_message, msgspec.DecodeError),
         [encode_session_message(it) for it in _MESSAGES],
+    ),
+    Target(
+        "flows-request",
+        partial(check_reading, decode_request, msgspec.msgpack.encode, Reject),
+        [msgspec.msgpack.encode(it) for it in _REQUESTS],
+    ),
+    Target(
+        "flows-arrival",
+        partial(
+            check_reading,
+            decode_arrival,
+            msgspec.msgpack.encode,
+            (msgspec.DecodeError, UnicodeDecodeError, RecursionError),
+        ),
+        [msgspec.msgpack.encode(it) for it in _ARRIVALS],
     ),
     Target(
         "flows-record",

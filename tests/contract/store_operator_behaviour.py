@@ -258,6 +258,7 @@ class OperatorBehaviour:
             def go_back(ledger: StoreTables) -> None:
                 ledger.database.execute("ALTER TABLE postroad_peers DROP COLUMN is_paused")
                 ledger.database.execute("DROP INDEX postroad_dead_kind")
+                ledger.database.execute("DROP TABLE postroad_arrivals")
                 ledger.database.execute(
                     "UPDATE postroad_meta SET value = '1' WHERE name = 'schema'"
                 )

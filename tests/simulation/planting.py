@@ -94,6 +94,7 @@ class Bugs(list[Bug]):
         self, owner: object, name: str, exit_code: int, seed: int
     ) -> Callable[[ReplacementT], ReplacementT]:
         """Add a function that stands in for a method, and is given the right one before `self`."""
+        assert hasattr(owner, name), f"{owner} has no {name}, which a bug is to replace"
 
         def add(function: ReplacementT) -> ReplacementT:
             def plant(monkeypatch: pytest.MonkeyPatch) -> None:

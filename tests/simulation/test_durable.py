@@ -121,11 +121,11 @@ def plant_nothing_stops_those_behind(_: Any, self: DispositionMutation) -> None:
     """Have the next ones of the key committed all the same."""
 
 
-@BUGS.replace(PrefetchBuffer, "claim", CORRECTNESS, 2)
+@BUGS.replace(PrefetchBuffer, "adopt", CORRECTNESS, 2)
 def plant_messages_in_hand_that_are_read_again(
-    claim: Any, self: PrefetchBuffer, entry: QueuedMessage
+    adopt: Any, self: PrefetchBuffer, entry: QueuedMessage
 ) -> None:
-    claim(self, entry)
+    adopt(self, entry)
     self._claimed.clear()
 
 

@@ -64,6 +64,11 @@ def encode_arrival(post: EncodedMessage) -> bytes:
     )
 
 
+def decode_arrival(body: bytes) -> ExternalMessage:
+    """Decode what `encode_arrival` encoded; raises msgspec.DecodeError."""
+    return _decoder.decode(body)
+
+
 class ArrivalReader:
     """Looks for messages in the table of arrivals, and sends them as this node."""
 
@@ -164,7 +169,7 @@ def _send(tables: StoreTables, config: DurableQueuesConfig, peer: str, body: byt
     """Send what one row says, or make a dead letter of it; raises OutboxFullError."""
     message = StoredMessage(0, UNREADABLE_QUEUE, body, tables.now_ms)
     try:
-        arrival = _decoder.decode(body)
+        arrival = decode_arrival(body)
         message = decode_stored_message(arrival.message)
         validate_node_name(peer)
         validate_queue_name(message.queue)

@@ -214,7 +214,7 @@ EACH_ALONE = [
 ONE_AFTER_THE_OTHER = [
     Failure(JobCoordinator, "commit_batch", True, (0,)),
     Failure(SparkWindows, "list_deltas", False, (0,)),
-    Failure(SparkWindows, "commit_batch", True, (1,)),
+    Failure(SparkWindows, "commit_batch", True, (0,)),
     Failure(SparkWindows, "commit_batch", False, (0,)),
 ]
 
