@@ -96,6 +96,8 @@ class World:
         self._judged: dict[MessagingService, dict[str, int]] = {}
         self._disturbances = Intervals()
         self._pauses = Intervals()
+        # Connections of then are silent for ever, however short it was.
+        self._power_losses: list[float] = []
         self._blocked_until = 0.0
         self._stopping: set[ConnectionRole] = set()
         sim.network.set_conditions(delay_s=(0.0, plan.delay_s_max))
@@ -156,6 +158,7 @@ class World:
             self.agenda.at(until, lambda: self.sim.network.slow_reader(node.name, None))
         elif fault.kind is Fault.POWER:
             self._disturbances.add(self.sim.now, until)
+            self._power_losses.append(self.sim.now)
             self._expect_detection([CLIENT])
             self._node(SERVER).lose_power()
             self.agenda.at(until, lambda: self._start(SERVER))
@@ -230,19 +233,26 @@ class World:
         for role in roles:
             for connection in self._connections(role):
                 if connection.wire.state is ConnectionState.OPEN:
-                    self._check_detected(self.sim.now, connection)
+                    self._check_detected(self.sim.now, self._node(role).starts, role, connection)
 
-    def _check_detected(self, start: float, connection: PeerConnection) -> None:
-        """Fail if the timeout has passed, not counting the time in which it did not read."""
+    def _check_detected(
+        self, start: float, process: int, role: ConnectionRole, connection: PeerConnection
+    ) -> None:
+        """Fail if the timeout has passed, not counting the time in which it did not read.
+
+        A process that has ended need not detect anything.
+        """
         wire, now = connection.wire, self.sim.now
         since = now if wire._reads_paused else max(start, wire._last_read)
         latest = since + 2 * wire._heartbeats.timeout_s + _LINGER_S + _SLACK_S
         was_paused = self._pauses.total_s(start, now) > 0
-        if connection.transport is None or latest >= HEALED_S or was_paused:
+        node = self._node(role)
+        has_ended = not node.is_running or node.starts != process
+        if has_ended or connection.transport is None or latest >= HEALED_S or was_paused:
             return
         if now >= latest - 0.001:
             raise LivenessFailure(f"{connection} does not detect that its peer is gone")
-        self.agenda.at(latest, lambda: self._check_detected(start, connection))
+        self.agenda.at(latest, lambda: self._check_detected(start, process, role, connection))
 
     def _check(self) -> None:
         paused_s = self._pauses.total_s(0.0, self.sim.now)
@@ -282,11 +292,15 @@ class World:
             # A side is quiet for a third of the timeout at most.
             timeout_s = side.limits.heartbeat_timeout_s or NEVER
             timeouts.append((timeout_s, timeout_s * 2 / 3))
-        return any(
-            self._disturbances.total_s(now - timeout_s - 2 * _SLACK_S, now) >= patience_s - _SLACK_S
-            for timeout_s, patience_s in timeouts
-            if timeout_s < NEVER
-        )
+        for timeout_s, patience_s in timeouts:
+            if timeout_s == NEVER:
+                continue
+            start = now - timeout_s - 2 * _SLACK_S
+            if self._disturbances.total_s(start, now) >= patience_s - _SLACK_S:
+                return True
+            if any(lost_at >= start for lost_at in self._power_losses):
+                return True
+        return False
 
     def _check_versions(self, role: ConnectionRole) -> None:
         for connection in self._connections(role):
