@@ -114,6 +114,15 @@ def _life_ways() -> Ways:
         (FlowStatus.QUEUED, FlowStatus.PAUSED): arc(
             queued + 30, paused + 30, bottom, 190, 645, 432
         ),
+        **{
+            (status, FlowStatus.FAILED): Way(
+                f"M {x} {top} V 12 H {failed} V {50 - BOX_HEIGHT // 2}",
+                x + 8,
+                top - 12,
+                is_centred=False,
+            )
+            for status, x in ((FlowStatus.HELD, held), (FlowStatus.QUEUED, queued))
+        },
         (FlowStatus.RUNNING, FlowStatus.RUNNING): Way(loop, left - 28, top - 22),
         (FlowStatus.RUNNING, FlowStatus.COMPLETED): _straight(
             running - 20, top, done, end_y, 466, 140

@@ -10,6 +10,7 @@ from postroad.flows import FlowDefinition, FlowStatus
 from postroad.flows.errors import FlowError
 from postroad.flows.machine.events import (
     FlowAdmitted,
+    FlowCancelRequested,
     FlowEvent,
     FlowKillRequested,
     FlowLoaded,
@@ -197,6 +198,7 @@ class World:
             options.append((SessionMessagesReceived(1, [self._data()], "stray", "nobody"), 0))
             if len(self.moments) > LATE:
                 options.append((FlowKillRequested("enough"), 0))
+                options.append((FlowCancelRequested("no more"), 0))
         return options
 
     def _talk(self) -> list[FlowEvent]:

@@ -82,6 +82,10 @@ class SyncFlowHandle(Generic[R]):
         said = {"id": self.id, "name": name, "value": msgspec.to_builtins(value)}
         self._client._call("flow.signal", said, is_repeatable=False)
 
+    def cancel(self, reason: str = "cancelled by a client") -> None:
+        """Raise FlowCancelledError in the code of the flow, which may undo what it has done."""
+        self._client._call("flow.cancel", {"id": self.id, "reason": reason}, is_repeatable=False)
+
     @overload
     def query(self, name: str) -> Any: ...
     @overload

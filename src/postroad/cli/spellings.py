@@ -175,6 +175,11 @@ SPELLINGS: dict[str, Spelling] = {
         },
         listing="flow definitions",
     ),
+    "flow.cancel": Spelling(
+        example=f'flow cancel {_FLOW} --reason "the customer has left"',
+        each="id",
+        help={"reason": "Why: the text of the error that the flow gets."},
+    ),
     "flow.counts": Spelling(example="flow counts"),
     "flow.definitions": Spelling(example="flow definitions"),
     "flow.drain": Spelling(example="flow drain", help={"timeout_s": "Seconds to wait for them."}),

@@ -8,6 +8,7 @@ from postroad.flows.context import FlowContext, FlowSession
 from postroad.flows.definition import FlowDefinition, NondeterminismWarning, flow, responder
 from postroad.flows.errors import (
     DrainingError,
+    FlowCancelledError,
     FlowError,
     FlowKilledError,
     FlowNotFoundError,
@@ -37,6 +38,7 @@ __all__ = [
     "INJECTED",
     "CatchUpPolicy",
     "DrainingError",
+    "FlowCancelledError",
     "FlowContext",
     "FlowDefinition",
     "FlowError",

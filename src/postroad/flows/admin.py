@@ -21,6 +21,7 @@ from postroad.flows.inbox.requests import encode_signal
 from postroad.flows.machine import values
 from postroad.flows.machine.coroutine import pending_commands
 from postroad.flows.machine.events import (
+    FlowCancelRequested,
     FlowEvent,
     FlowKillRequested,
     FlowPauseRequested,
@@ -310,6 +311,13 @@ class FlowAdmin:
     async def resume(self, id: str) -> None:
         """Resume a paused flow."""
         await self._dispatch(id, FlowResumeRequested())
+
+    async def cancel(self, id: str, reason: str = "cancelled by an operator") -> None:
+        """Raise FlowCancelledError in the code of a flow, wherever it waits.
+
+        The code may catch it to undo what it has done, in further steps, and then end.
+        """
+        await self._dispatch(id, FlowCancelRequested(reason))
 
     async def kill(self, id: str, reason: str = "killed by an operator") -> None:
         """End a flow; the flows that it has sessions with are notified of its failure."""

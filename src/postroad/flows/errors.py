@@ -6,6 +6,7 @@ PostroadError
 │   ├── SessionEndedError                 the other end ended or closed the session
 │   ├── SessionRejectedError              the peer has no responder for the session
 │   ├── FlowTimeoutError (TimeoutError)   a wait or the flow exceeded its timeout
+│   ├── FlowCancelledError                raised in the code of a flow that is to end
 │   └── FlowKilledError                   an operator killed the flow
 ├── NondeterminismError                   replayed code does not match the history of its flow
 ├── UnrecordedAwaitError                  a flow awaited something that cannot be recorded
@@ -81,6 +82,12 @@ class FlowKilledError(FlowError):
     """An operator killed the flow."""
 
     code = 9050
+
+
+class FlowCancelledError(FlowError):
+    """Somebody cancelled the flow: raised in its code, which may still run steps before it ends."""
+
+    code = 9060
 
 
 class NondeterminismError(PostroadError):

@@ -306,6 +306,10 @@ class FlowService(Lifecycle):
         """Send a signal to a flow, as `admin.signal` does."""
         await self.admin.signal(id, name, value)
 
+    async def cancel(self, id: str, reason: str = "cancelled by the application") -> None:
+        """Raise FlowCancelledError in the code of a flow, as `admin.cancel` does."""
+        await self.admin.cancel(id, reason)
+
     async def query(self, id: str, name: str) -> Any:
         """Call a query handler of a running flow, as set with `ctx.set_query_handler`."""
         return await self.admin.query(id, name)

@@ -149,7 +149,8 @@ async def test_invalid_operations_are_rejected(nodes: FlowNodes) -> None:
     with pytest.raises(UsageError, match="a flow that is running cannot retry"):
         await alpha.flows.admin.retry(handle.id)
     await alpha.flows.admin.pause(handle.id)
-    with pytest.raises(UsageError, match="a flow that is paused cannot pause; it can resume, kill"):
+    message = "a flow that is paused cannot pause; it can resume, cancel, kill"
+    with pytest.raises(UsageError, match=message):
         await alpha.flows.admin.pause(handle.id)
     with pytest.raises(UsageError, match="is paused; only running flows can be queried"):
         await alpha.flows.query(handle.id, "anything")

@@ -275,6 +275,15 @@ async def resume_flow(office: Office, id: str) -> FlowView:
     return await office.flows.show(id)
 
 
+@operation("flow.cancel", Effect.CHANGE)
+async def cancel_flow(
+    office: Office, id: str, reason: str = "cancelled by an operator"
+) -> FlowView:
+    """Raise FlowCancelledError in a flow, so that it undoes what it has done and ends."""
+    await office.flows.cancel(id, reason)
+    return await office.flows.show(id)
+
+
 @operation("flow.kill", Effect.DANGER, scope="flow.show")
 async def kill_flow(office: Office, id: str, reason: str = "killed by an operator") -> FlowView:
     """End a flow; everybody it talks to is told that it has failed."""

@@ -83,6 +83,12 @@ class FlowResumeRequested(msgspec.Struct, frozen=True):
     """An operator resumes the flow."""
 
 
+class FlowCancelRequested(msgspec.Struct, frozen=True):
+    """The flow is to end, after its code has undone what must not stay."""
+
+    reason: str
+
+
 class FlowKillRequested(msgspec.Struct, frozen=True):
     """An operator kills the flow."""
 
@@ -102,6 +108,7 @@ FlowEvent: TypeAlias = (
     | FlowRetryRequested
     | FlowPauseRequested
     | FlowResumeRequested
+    | FlowCancelRequested
     | FlowKillRequested
 )
 

@@ -15,7 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from postroad.core.errors import UsageError
-from postroad.flows.errors import FlowError, FlowKilledError, FlowTimeoutError
+from postroad.flows.errors import (
+    FlowCancelledError,
+    FlowError,
+    FlowKilledError,
+    FlowTimeoutError,
+)
 from postroad.flows.machine import commands, values
 from postroad.flows.machine.commands import EMPTY_RESULT, CommandResult, FlowCommand
 from postroad.flows.machine.coroutine import (
@@ -27,6 +32,7 @@ from postroad.flows.machine.coroutine import (
 from postroad.flows.machine.events import (
     BufferedSignal,
     FlowAdmitted,
+    FlowCancelRequested,
     FlowEvent,
     FlowKillRequested,
     FlowLoaded,
@@ -136,6 +142,8 @@ class FlowStateMachine(FlowLifecycle):
             self._on_timer_fired()
         elif isinstance(event, FlowTrialPassed):
             self._on_trial_passed()
+        elif isinstance(event, FlowCancelRequested):
+            self._on_cancel_requested(FlowCancelledError(event.reason))
         elif isinstance(event, FlowKillRequested):
             error = FlowKilledError(event.reason)
             self._apply_trigger(
@@ -185,6 +193,25 @@ class FlowStateMachine(FlowLifecycle):
         else:
             self._transition.is_step_recorded = True
             self._complete(command, encoded, result)
+
+    def _on_cancel_requested(self, error: FlowCancelledError) -> None:
+        """Raise an error in the code, in each branch at what it waits for now."""
+        failure = None
+        if self.state.status in (FlowStatus.QUEUED, FlowStatus.HELD):
+            failure = self._build_failure(error, "it was cancelled before it started")
+        # What it waits for gets the error instead of being run, so that this harms nobody.
+        self.state.clear_suspicion()
+        self._apply_trigger(FlowTrigger.CANCEL, failure)
+        if self.code is None:
+            return
+        # Not a read only, which may be recorded later: this is told to somebody.
+        self._is_all_read = False
+        for position in [command.position for command in pending_commands(self.code)]:
+            # An error in one branch may have ended the others.
+            command = self._pending(position)
+            if command is not None:
+                self.cancel_command(command)
+                self._complete_error(command, error)
 
     def count_steps(self) -> int:
         """How many steps the code has come by, as it runs now or is run again."""

@@ -48,6 +48,8 @@ class FlowTrigger(StrEnum):
     RETRY = "retry"
     PAUSE = "pause"
     RESUME = "resume"
+    CANCEL = "cancel"
+    """Its code gets an error, wherever it waits; without code it fails."""
     KILL = "kill"
     CONTINUE = "continue as new"
 
@@ -56,6 +58,7 @@ OPERATOR_TRIGGERS = (
     FlowTrigger.RETRY,
     FlowTrigger.PAUSE,
     FlowTrigger.RESUME,
+    FlowTrigger.CANCEL,
     FlowTrigger.KILL,
 )
 """What operators can do with a flow; everything else happens by itself."""
@@ -83,31 +86,38 @@ class StatusTransition(NamedTuple):
 _S, _H, _E = FlowStatus, FlowTrigger, FlowEffect
 _KILLED = StatusTransition(_S.KILLED, (_E.STOP_CODE, _E.FAIL_SESSIONS, _E.RESOLVE_RESULT))
 _RUNNING = StatusTransition(_S.RUNNING, (_E.RUN_CODE,))
+_FAILED = StatusTransition(_S.FAILED, (_E.FAIL_SESSIONS, _E.RESOLVE_RESULT))
 
 STATUS_TRANSITIONS: dict[tuple[FlowStatus, FlowTrigger], StatusTransition] = {
     (_S.QUEUED, _H.START): _RUNNING,
     (_S.QUEUED, _H.PAUSE): StatusTransition(_S.PAUSED),
+    (_S.QUEUED, _H.CANCEL): _FAILED,
     (_S.QUEUED, _H.KILL): _KILLED,
     (_S.HELD, _H.START): _RUNNING,
+    (_S.HELD, _H.CANCEL): _FAILED,
     (_S.HELD, _H.KILL): _KILLED,
     (_S.RUNNING, _H.FINISH): StatusTransition(_S.COMPLETED, (_E.END_SESSIONS, _E.RESOLVE_RESULT)),
-    (_S.RUNNING, _H.FAIL): StatusTransition(_S.FAILED, (_E.FAIL_SESSIONS, _E.RESOLVE_RESULT)),
+    (_S.RUNNING, _H.FAIL): _FAILED,
     (_S.RUNNING, _H.RETRYABLE_ERROR): StatusTransition(
         _S.RETRYING, (_E.STOP_CODE, _E.SCHEDULE_RETRY)
     ),
     (_S.RUNNING, _H.PARK): StatusTransition(_S.PARKED, (_E.STOP_CODE,)),
     (_S.RUNNING, _H.PAUSE): StatusTransition(_S.PAUSED, (_E.STOP_CODE,)),
+    (_S.RUNNING, _H.CANCEL): StatusTransition(_S.RUNNING),
     (_S.RUNNING, _H.KILL): _KILLED,
     (_S.RUNNING, _H.CONTINUE): StatusTransition(
         _S.RUNNING, (_E.END_SESSIONS, _E.STOP_CODE, _E.CLEAR_HISTORY, _E.RUN_CODE)
     ),
     (_S.RETRYING, _H.RETRY): _RUNNING,
     (_S.RETRYING, _H.PAUSE): StatusTransition(_S.PAUSED),
+    (_S.RETRYING, _H.CANCEL): _RUNNING,
     (_S.RETRYING, _H.KILL): _KILLED,
     (_S.PARKED, _H.RETRY): _RUNNING,
     (_S.PARKED, _H.PAUSE): StatusTransition(_S.PAUSED),
+    (_S.PARKED, _H.CANCEL): _RUNNING,
     (_S.PARKED, _H.KILL): _KILLED,
     (_S.PAUSED, _H.RESUME): _RUNNING,
+    (_S.PAUSED, _H.CANCEL): _RUNNING,
     (_S.PAUSED, _H.KILL): _KILLED,
 }
 """Everything that can happen to a flow; nothing happens to one that has ended."""

@@ -17,20 +17,21 @@ from postroad.flows.machine.status import (
 
 # By status: what can happen, and where it leads.
 LIFE = {
-    "queued": {"start": "running", "pause": "paused", "kill": "killed"},
-    "held": {"start": "running", "kill": "killed"},
+    "queued": {"start": "running", "pause": "paused", "cancel": "failed", "kill": "killed"},
+    "held": {"start": "running", "cancel": "failed", "kill": "killed"},
     "running": {
         "finish": "done",
         "fail": "failed",
         "retry later": "retrying",
         "park": "parked",
         "pause": "paused",
+        "cancel": "running",
         "kill": "killed",
         "continue as new": "running",
     },
-    "retrying": {"retry": "running", "pause": "paused", "kill": "killed"},
-    "parked": {"retry": "running", "pause": "paused", "kill": "killed"},
-    "paused": {"resume": "running", "kill": "killed"},
+    "retrying": {"retry": "running", "pause": "paused", "cancel": "running", "kill": "killed"},
+    "parked": {"retry": "running", "pause": "paused", "cancel": "running", "kill": "killed"},
+    "paused": {"resume": "running", "cancel": "running", "kill": "killed"},
     "done": {},
     "failed": {},
     "killed": {},

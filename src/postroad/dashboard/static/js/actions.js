@@ -41,6 +41,7 @@ export const ACTIONS = {
   "dlq.retry": change("dead", "Retry"),
   "dlq.show": read("id"),
   "flow.begin": change("flows", "Begin", "flow"),
+  "flow.cancel": change("flows", "Cancel", "id"),
   "flow.counts": read(),
   "flow.definitions": read(),
   "flow.drain": change("flows", "Drain"),

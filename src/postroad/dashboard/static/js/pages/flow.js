@@ -114,6 +114,16 @@ function buttons(view, flow) {
       confirm: "Send",
     }),
     actionButton(view, {
+      operation: "flow.cancel",
+      label: "Cancel…",
+      params,
+      reason: over,
+      title: "Cancel this flow",
+      schema: { type: "object", properties: { reason: { type: "string", title: "Reason" } } },
+      confirm: "Cancel 1 flow",
+      says: (result) => `it is ${result.status}`,
+    }),
+    actionButton(view, {
       operation: "flow.kill",
       label: "Kill…",
       params,
