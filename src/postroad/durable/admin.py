@@ -100,7 +100,7 @@ class Bridges:
         self._reload(peer)
 
     def _reload(self, peer: str) -> None:
-        """Have the bridge read again what an operator changed in the store."""
+        """Make the bridge reload the settings that an operator has changed in the store."""
         if self.manager is not None:
             self.manager.reload(peer)
         if self.controller is not None:

@@ -1,8 +1,8 @@
-"""Messages that other users of the database sent within their own transactions.
+"""Arrivals: sends that programs outside of the node wrote into its database with their own commits.
 
-Whoever commits to the database of a node can send as that node: one row in `postroad_arrivals`,
-which conflicts with nothing. The node takes the rows in their order, each once, in a commit that
-sends what they say.
+A program that commits to the database of a node can send as that node: one row in
+`postroad_arrivals`, which conflicts with nothing. The node reads the rows in order, each once, and
+sends their messages in the commit that deletes them.
 """
 
 from __future__ import annotations
@@ -42,26 +42,25 @@ _REASONS = {
 
 
 class ExternalMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a row holds besides the peer that it is for."""
+    """The content of a row besides the peer that it is for."""
 
     message: bytes
     """As `encode_stored_message` wrote it."""
     idempotency_key: str | None = None
     digest: bytes = b""
-    """Of what was sent, to notice another message under the same key."""
+    """Digest of the message, to detect another message under the same key."""
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ExternalMessage)
 
 
-def encode_arrival(post: EncodedMessage) -> bytes:
+def encode_arrival(message: EncodedMessage) -> bytes:
     """Encode a message for its row."""
-    if post.idempotency is None:
-        return _encoder.encode(ExternalMessage(post.encoded))
-    return _encoder.encode(
-        ExternalMessage(post.encoded, post.idempotency.key, post.idempotency.digest)
-    )
+    idempotency = message.idempotency
+    if idempotency is None:
+        return _encoder.encode(ExternalMessage(message.encoded))
+    return _encoder.encode(ExternalMessage(message.encoded, idempotency.key, idempotency.digest))
 
 
 def decode_arrival(body: bytes) -> ExternalMessage:
@@ -70,7 +69,7 @@ def decode_arrival(body: bytes) -> ExternalMessage:
 
 
 class ArrivalReader:
-    """Looks for messages in the table of arrivals, and sends them as this node."""
+    """Polls the table of arrivals, and sends its messages as this node."""
 
     def __init__(self, store: Store, config: DurableQueuesConfig) -> None:
         self._store = store
@@ -78,13 +77,13 @@ class ArrivalReader:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start to look, if others can write to the database at all."""
+        """Start to poll, if other programs can write to the database at all."""
         if self._store.is_shared:
             loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._run(), name="postroad durable queues: arrivals")
 
     async def stop(self) -> None:
-        """Take no more rows; those that are left are taken after the next start."""
+        """Read no more rows; the rest is sent after the next start."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -119,7 +118,7 @@ def has_arrivals(database: StoreConnection) -> bool:
 
 
 def drain_arrivals(tables: StoreTables, config: DurableQueuesConfig) -> int:
-    """Send what rows say, as part of a commit; returns how many rows that were.
+    """Send the messages of rows, as part of a commit; returns the number of these rows.
 
     Rows of a peer whose outbox is full stay, and others are sent past them.
     """
@@ -147,7 +146,7 @@ def _send_rows(
     rows: list[DatabaseRow],
     full_peers: set[str],
 ) -> list[tuple[int]]:
-    """Send rows, as many as fit into a commit; returns the ids of those that are done with."""
+    """Send rows, as many as fit into a commit; returns the ids of those to be deleted."""
     done: list[tuple[int]] = []
     size = 0
     for id, peer, body in rows:
@@ -166,7 +165,7 @@ def _send_rows(
 
 
 def _send(tables: StoreTables, config: DurableQueuesConfig, peer: str, body: bytes) -> None:
-    """Send what one row says, or make a dead letter of it; raises OutboxFullError."""
+    """Send the message of a row, or dead-letter it; raises OutboxFullError."""
     message = StoredMessage(0, UNREADABLE_QUEUE, body, tables.now_ms)
     try:
         arrival = decode_arrival(body)
@@ -179,8 +178,8 @@ def _send(tables: StoreTables, config: DurableQueuesConfig, peer: str, body: byt
             )
         key = arrival.idempotency_key
         record = None if key is None else IdempotencyRecord(key, arrival.digest)
-        posts = (EncodedMessage(peer, message.id, arrival.message, record),)
-        append_sends(tables, posts, check_sends(tables, posts))
+        sends = (EncodedMessage(peer, message.id, arrival.message, record),)
+        append_sends(tables, sends, check_sends(tables, sends))
     except (OutboxFullError, StoreError):
         raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, PostroadError) as error:

@@ -257,28 +257,28 @@ class DurableQueues(Lifecycle):
         """
         if not options and reply_to is None and tx is None and tracing.tracer is None:
             # Most messages have no options, and skip the cost of them.
-            post = self.encoder.encode_fast(self.service.name if to is None else to, queue, body)
+            encoded = self.encoder.encode_fast(self.service.name if to is None else to, queue, body)
         else:
             message = OutgoingMessage(queue=queue, body=body, to=to, reply_to=reply_to, **options)
             if tx is not None:
                 return tx.send_message(message)
             if tracing.tracer is not None:
                 return await self._send_traced(message)
-            post = self.encoder.encode(message)
-        if post.idempotency is not None or CURRENT_TRANSACTION.get() is not None:
-            return (await self._commit((post,)))[0]
+            encoded = self.encoder.encode(message)
+        if encoded.idempotency is not None or CURRENT_TRANSACTION.get() is not None:
+            return (await self._commit((encoded,)))[0]
         writer = self.store.writer
         if not writer.has_capacity:
             await writer.wait_for_capacity()
-        await submit_send(writer, post)
-        return post.id
+        await submit_send(writer, encoded)
+        return encoded.id
 
     async def _send_traced(self, message: OutgoingMessage) -> int:
         node = self.service.name
         with start_send_span(node, message.to or node, message.queue, message.headers) as span:
             headers = tracing.inject_context(message.headers, span.context)
-            post = self.encoder.encode(msgspec.structs.replace(message, headers=headers))
-            return (await self._commit((post,)))[0]
+            encoded = self.encoder.encode(msgspec.structs.replace(message, headers=headers))
+            return (await self._commit((encoded,)))[0]
 
     async def send_many(self, messages: Iterable[OutgoingMessage]) -> list[int]:
         """Send several messages, all of them or none; returns their ids."""
@@ -399,16 +399,16 @@ class DurableQueues(Lifecycle):
             queue: a queue of this node without a consumer.
             limit: the most messages to return.
             timeout: seconds to wait for the first; then the list is empty.
-            retry: when and how often a message that was not acknowledged comes again; no error
-                is raised here that its filters could be asked about.
+            retry: when and how often a message that was not acknowledged is redelivered; without
+                filters, as there are no errors to filter here.
 
         Raises:
             UsageError: the queue has a consumer, or `retry` has filters.
         """
         if retry is not None and (retry.retry_on is not None or retry.give_up_on is not None):
             raise UsageError(
-                "retry_on and give_up_on are about errors of handlers; whoever pulls a message "
-                "calls its nack() if it is worth another attempt"
+                "retry_on and give_up_on filter errors of handlers; a pulled message has nack() "
+                "for another attempt"
             )
         if queue in self._consumers:
             raise UsageError(f"queue {queue!r} has a consumer; it cannot be pulled from")
@@ -453,12 +453,12 @@ class DurableQueues(Lifecycle):
         message = OutgoingMessage(
             queue=queue, body=body, to=to, key=key, headers=headers, reply_to=REPLIES
         )
-        post = self.encoder.encode_traced(message)
-        with outside_transaction(self.store), self._replies.expect(post.id, to) as reply:
+        encoded = self.encoder.encode_traced(message)
+        with outside_transaction(self.store), self._replies.expect(encoded.id, to) as reply:
             await self._consume_replies()
             try:
                 async with asyncio.timeout(timeout):
-                    await self._commit((post,))
+                    await self._commit((encoded,))
                     return await reply
             except TimeoutError:
                 raise ReplyTimeoutError(

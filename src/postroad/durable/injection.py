@@ -96,7 +96,7 @@ def find_injections(
     source_of: Callable[[Any], Any],
     names: Iterable[str],
 ) -> list[Injection]:
-    """Those parameters that are filled in: annotated so, and without a default of their own.
+    """Return the parameters to be injected: those annotated so, and without a default.
 
     Args:
         parameters: as from `find_parameters`.
@@ -156,13 +156,13 @@ def is_async_function(function: Callable[..., Any]) -> bool:
 
 
 def name_of(function: object) -> str:
-    """What a function or a coroutine is called in messages."""
+    """Return the name of a function or coroutine for error messages."""
     name: str = getattr(function, "__qualname__", None) or repr(function)
     return name
 
 
 def _annotated(function: Callable[..., Any]) -> Any:
-    """What has the annotations of a function."""
+    """Return the object that has the annotations of a function."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)

@@ -13,9 +13,9 @@ OFFER = "durable.offer"
 DELIVER = "durable.deliver"
 
 BRIDGE_SUFFIX = ".bridge"
-"""What the name of a node's own bridge process ends with, after the node's name."""
+"""The end of the name of a node's bridge process, after the name of the node."""
 REPLIES = "_replies"
-"""The queue for answers somebody waits for; names that start with `_` are Postroad's own."""
+"""The queue for replies to `request`; names that start with `_` are Postroad's own."""
 
 QUEUE_NAME_BYTES_MAX = 255
 KEY_BYTES_MAX = 1_024

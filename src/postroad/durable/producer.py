@@ -51,7 +51,8 @@ class SendOptions(TypedDict, total=False):
     """
 
     key: str | None
-    """Messages of equal keys are handled one after the other, in this order."""
+    """Messages of equal keys are handled one after the other, in the order they were sent, unless
+    their priorities differ."""
     idempotency_key: str | None
     """Sending again with the same key does nothing, for a week."""
     delay: float | None
@@ -59,7 +60,7 @@ class SendOptions(TypedDict, total=False):
     ttl: float | None
     """Seconds after which it is a dead letter instead of being handled."""
     priority: int
-    """Higher ones are handled first, also within a key."""
+    """Messages of higher priority are handled first, also within a key."""
     headers: Mapping[str, str] | None
     """Travel beside the body."""
 
@@ -92,7 +93,7 @@ class StartableFlow(Protocol[P]):
 
 
 class FlowRequestEncoder(Protocol):
-    """Makes messages of what a transaction wants of the flows of its node."""
+    """Encodes requests of a transaction to the flows of its node as messages."""
 
     def start(
         self,
@@ -125,7 +126,7 @@ class MessageEncoder:
 
     @property
     def flow_requests(self) -> FlowRequestEncoder:
-        """What makes messages for the flows of this node; raises UsageError if it runs none."""
+        """The encoder of requests to the flows of this node; raises UsageError if it runs none."""
         if self._flow_requests is None:
             raise UsageError(f"node {self.node!r} runs no flows that could be started or signaled")
         return self._flow_requests

@@ -35,7 +35,7 @@ class QueueStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits for one peer."""
+    """Statistics of the outbox for one peer."""
 
     depth: int
     """Messages the peer is not known to have, without those that were purged."""
@@ -44,7 +44,7 @@ class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """In this epoch."""
     epoch: int
     is_paused: bool
-    """Whether an operator wants nothing to be sent for now."""
+    """Whether an operator has paused delivery to it."""
     bridge: BridgeStatus | None
     """None if there is no bridge in this process."""
 
@@ -67,7 +67,7 @@ class DurableQueuesStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Over about the last ten seconds."""
     handled_per_s: float
     failed_per_s: float
-    """Attempts that came to nothing."""
+    """Failed attempts."""
 
     @property
     def waiting(self) -> int:
@@ -77,7 +77,7 @@ class DurableQueuesStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RateEstimator:
-    """How often something happens, over about the last ten seconds."""
+    """The rate of an event, over about the last ten seconds."""
 
     __slots__ = ("_at", "_rate", "total")
 
@@ -98,7 +98,7 @@ class RateEstimator:
 
 
 class RateTotals:
-    """What is counted while a node runs."""
+    """Rates that are measured while a node runs."""
 
     __slots__ = ("failed", "handled", "sent", "unclaimed_replies")
 

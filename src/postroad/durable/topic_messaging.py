@@ -57,11 +57,11 @@ class TopicMessaging:
 
     @property
     def my_address(self) -> str:
-        """Where others send to reach this node: its name."""
+        """The address of this node for others: its name."""
         return self._queues.service.name
 
     def address_of_party(self, party: str) -> str:
-        """Where messages to a party go. It need not be reachable now.
+        """Return the address of a party, which need not be reachable now.
 
         Raises:
             ConfigError: no node can have that name.
@@ -69,7 +69,7 @@ class TopicMessaging:
         return validate_node_name(party)
 
     def is_reachable(self, party: str) -> bool:
-        """Whether the party is known to be somewhere at the moment."""
+        """Whether the address of the party is known at the moment."""
         return party == self.my_address or self._queues.directory.lookup(party) is not None
 
     def create_message(
@@ -120,7 +120,7 @@ class TopicMessaging:
             tx.send_message(outgoing)
 
     async def add_message_handler(self, topic: str, handler: TopicHandler) -> HandlerRegistration:
-        """Have `handler(message, registration, tx)` called for messages to a topic."""
+        """Call `handler(message, registration, tx)` for messages to a topic."""
         if not topic.strip():
             raise ConfigError("a topic must not be blank")
         if topic in self._handlers:

@@ -190,12 +190,12 @@ class Transaction(TransactionScope, eq=False):
         """
         self.send_message(self._encoder.flow_requests.signal(flow, name, value))
 
-    def _add(self, post: EncodedMessage) -> int:
+    def _add(self, message: EncodedMessage) -> int:
         if self._sends is None:
-            self._sends = [post]
+            self._sends = [message]
         else:
-            self._sends.append(post)
-        return post.id
+            self._sends.append(message)
+        return message.id
 
     def _check(self) -> None:
         if self.is_finished:

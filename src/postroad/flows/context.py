@@ -1,4 +1,4 @@
-"""What flow code works with: the flow itself, its sessions, its random numbers."""
+"""The context of flow code: steps, sessions, time and random numbers."""
 
 from __future__ import annotations
 

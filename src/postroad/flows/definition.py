@@ -1,4 +1,4 @@
-"""What makes a function a flow: its name, its version, and whom it responds to."""
+"""Definitions of flows: the function, its name and version, and the flow that it responds to."""
 
 from __future__ import annotations
 

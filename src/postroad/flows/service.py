@@ -161,7 +161,7 @@ class FlowService(Lifecycle):
         try:
             CLAIMED.hit()
             await engine.open()
-            # Those who were running continue before anybody says anything new to them.
+            # Flows that were running resume before they receive anything new.
             self._receivers = [SessionReceiver(engine), RequestReceiver(engine)]
             for receiver in self._receivers:
                 await receiver.start()

@@ -42,7 +42,7 @@ class StoreConnection(Protocol):
 
 
 class Source(enum.Enum):
-    """What is injected into a parameter."""
+    """The source of an injected parameter."""
 
     TRANSACTION = "Transaction"
     SYNC_TRANSACTION = "SyncTransaction"

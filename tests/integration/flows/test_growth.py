@@ -119,7 +119,7 @@ async def test_a_flow_that_does_too_much_is_parked_until_more_is_allowed(nodes: 
         node = await nodes.start(name, works, **bounds)
         handle = await node.begin(works)
         parked = await node.until(handle.id, FlowStatus.PARKED)
-        assert "flow works has done" in str(parked.error)
+        assert "the history of flow works has" in str(parked.error)
         assert "ctx.continue_as_new" in str(parked.error)
         ran = len(done)
         assert 9 <= ran <= 11

@@ -12,7 +12,7 @@ from postroad.durable.store.tables.store_tables import StoreTables
 
 
 class OutboxAckMutation(Mutation):
-    """What a peer has accepted is removed; what it refused becomes dead letters."""
+    """Removes the messages that a peer has accepted; rejected ones become dead letters."""
 
     __slots__ = ("_chain", "_on_acked", "_rejections", "_stream", "acked")
 

@@ -16,7 +16,7 @@ class PeerDirectory(Protocol):
     """Looks up the addresses of peers, and notifies of changes."""
 
     def lookup(self, peer: str) -> Address | None:
-        """Where a peer is; None if that is not known."""
+        """Return the address of a peer; None if it is not known."""
 
     def subscribe(self, listener: PeerListener) -> Callable[[], None]:
         """Call a function with changes; returns a function that unsubscribes."""

@@ -155,6 +155,6 @@ class BridgeSendWindow:
         self.is_full = ack.status is WindowStatus.FULL
         if ack.status is WindowStatus.DIVERGED:
             raise StreamDivergedError(
-                f"{self._stream.peer!r} says that what it was sent does not continue what it has"
+                f"{self._stream.peer!r} reports that the stream does not continue what it has"
             )
         return ack.status is WindowStatus.ACCEPTED

@@ -245,7 +245,7 @@ class Consumer:
             attempts,
             describe_error(error),
             _place_of(error),
-            "the message is a dead letter" if is_dead else "the message comes again",
+            "the message is a dead letter" if is_dead else "the message will be redelivered",
         )
 
 

@@ -378,5 +378,5 @@ class PrefetchBuffer:
 
     @property
     def blocked_keys(self) -> int:
-        """How many keys wait for a message that is retried."""
+        """The number of keys that are blocked by a retry."""
         return len(self._blocked)

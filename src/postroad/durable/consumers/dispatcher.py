@@ -289,7 +289,7 @@ class QueueDispatcher(QueueLoader):
             error,
             "the message is a dead letter"
             if self.is_final_failure(entry, error)
-            else "the message comes again",
+            else "the message will be redelivered",
         )
 
     # Results of commits.
@@ -467,7 +467,7 @@ class QueueDispatcher(QueueLoader):
             if mutation.waiter is not None:
                 resolve_future(
                     mutation.waiter,
-                    TransactionAbortedError("the queue is closed; the message comes again"),
+                    TransactionAbortedError("the queue is closed; the message will be redelivered"),
                 )
         while self.uncommitted:
             # The next reader of the queue must see the dispositions.

@@ -104,6 +104,6 @@ class Dispatchers:
                 dispatcher.on_precommit_aborted(batch)
 
     def reload(self) -> None:
-        """Have all dispatchers read their queues again."""
+        """Make all dispatchers reload their queues."""
         for dispatcher in self._by_queue.values():
             dispatcher.reload()

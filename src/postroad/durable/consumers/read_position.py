@@ -1,8 +1,8 @@
 """How far the batches of one queue are loaded. Pure: ids come in, decisions come out.
 
-Batches have rising ids. They get into memory in three ways: they are read from the store, they are
-told of when they are committed, or, sooner, while they are being committed. Whatever the way, none
-may get in before one that has a lower id, or that one would never be looked for.
+Batches have rising ids. They get into memory in three ways: read from the store, announced when
+they are committed, or, sooner, announced before their commit. In each way, none may be added before
+one with a lower id, which would never be loaded then.
 """
 
 from __future__ import annotations

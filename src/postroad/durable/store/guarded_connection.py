@@ -1,7 +1,7 @@
 """The connection of a store while a user's function works with it: the driver's own, with limits.
 
-A user's statements share a transaction with others. What would end that transaction, or change the
-connection for those who come later, is refused; all else is as the driver documents it.
+A user's statements share a transaction with others. Statements that would end that transaction, or
+change the connection for later users, are rejected; all else is as the driver documents it.
 """
 
 from __future__ import annotations
@@ -61,27 +61,27 @@ def check_statement(statement: str) -> None:
     if word in _TRANSACTION_WORDS:
         raise UsageError(
             f"{word} would end the commit that this transaction shares with others; "
-            "returning from the handler commits, an exception undoes"
+            "to commit, return from the handler; to roll back, raise an exception"
         )
     if word in _DISCARDING_WORDS:
         raise UsageError(f"{word} would disturb the connection that others commit with")
 
 
 def check_session_statement(statement: str) -> None:
-    """The same for what a session of SQLAlchemy runs, which has savepoints of its own."""
+    """Raise UsageError as `check_statement`, but allow the savepoints of SQLAlchemy sessions."""
     if _OF_SESSION.fullmatch(statement) is None:
         check_statement(statement)
 
 
 class ConnectionLease:
-    """One call of a function with the connection, and how that ends.
+    """One call of a function with the connection, which is restored afterwards.
 
     Args:
         database: whose connection it is.
         check_transaction: raises if the transaction is over.
         check: raises if a statement is not for users.
-        uses_savepoints: whether a statement that fails undoes only itself, also where databases
-            give up the whole transaction.
+        uses_savepoints: whether only a statement that fails is rolled back, also in databases that
+            abort the whole transaction.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ConnectionLease:
     ) -> None:
         self.database = database
         self.connection: GuardedConnection = database.leased
-        # Whether the driver runs, which may use whatever it has.
+        # Whether code of the driver runs, which is not checked.
         self.is_in_driver = False
         self.cursors: WeakSet[GuardedCursor] = WeakSet()
         self._check_transaction = check_transaction
@@ -130,7 +130,7 @@ class ConnectionLease:
                 raise failure from error
 
     def close_cursors(self) -> None:
-        """End what is under way: SQLite can release no savepoint before."""
+        """Close all cursors: SQLite cannot release a savepoint before."""
         self.is_in_driver = True
         for cursor in list(self.cursors):
             try:
@@ -153,7 +153,7 @@ class ConnectionLease:
         self._check_transaction()
 
     def drive(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Call a function of the driver, and remember what goes wrong with the database."""
+        """Call a function of the driver, and record an error of the database."""
         self.check()
         self.is_in_driver = True
         try:
@@ -202,7 +202,7 @@ def _is_caused_by(error: BaseException | None, origin: BaseException) -> bool:
 
 
 class _Guarded(_Driver):  # type: ignore[misc]  # The other base is the class of a driver.
-    """An object of a driver that is of use only to the function it is lent to."""
+    """An object of a driver that only the function it is lent to can use."""
 
     _lease: ConnectionLease | None = None
     _rejected: ClassVar[re.Pattern[str]]
@@ -234,7 +234,7 @@ class _Guarded(_Driver):  # type: ignore[misc]  # The other base is the class of
 
 
 class GuardedConnection(_Guarded):
-    """What is lent: to be mixed into the connection of a driver."""
+    """A lent connection: a mixin for the connection class of a driver."""
 
     _rejected = _FORBIDDEN_CONNECTION_METHODS
 
@@ -254,7 +254,7 @@ class GuardedConnection(_Guarded):
 
 
 class GuardedCursor(_Guarded):
-    """A cursor of such a connection: to be mixed into those of its driver."""
+    """A cursor of a lent connection: a mixin for the cursor classes of its driver."""
 
     _rejected = _FORBIDDEN_CURSOR_METHODS
 

@@ -39,8 +39,8 @@ CURRENT_TRANSACTION: ContextVar[TransactionScope | None] = ContextVar(
 class TransactionScope(msgspec.Struct, eq=False, kw_only=True):
     """A transaction as seen by code inside of it.
 
-    From its first statement to its end nobody else commits: whatever is called inside and waits
-    for a commit of its own would wait for itself.
+    From its first statement to its end there is no other commit: a call inside that waits for a
+    commit of its own would be a deadlock.
 
     Attributes:
         outer: the one around it, if it is inside of another.
@@ -128,9 +128,9 @@ def check_not_in_transaction(store: object, but: TransactionScope | None = None)
     for scope in _enclosing_transactions():
         if scope is not but and scope.store is store and scope.is_open:
             raise UsageError(
-                "this would wait for the transaction it is called in, which everybody waits for: "
-                "do it before the first statement, or when the transaction is over; to send, use "
-                "tx.send or pass tx=tx, and what a handler shall do afterwards can be sent too"
+                "deadlock: this waits for a commit that cannot start before the transaction it is "
+                "called in ends; do it before the first statement or after the transaction; to "
+                "send, use tx.send or pass tx=tx; work for after a handler can be sent too"
             )
 
 

@@ -50,13 +50,13 @@ class SqlAlchemySessions:
         )
 
     def _roll_back(self, connection: object) -> None:
-        """Nothing is left to undo when SQLAlchemy gives the connection back."""
+        """Roll back nothing; while a session uses the connection, fail it."""
         if self._is_shared:
             self._is_spoilt = True
             self._check()
 
     def _check(self) -> None:
-        """Raise if somebody thinks something is undone that is not."""
+        """Raise if the connection was rolled back or returned below the session."""
         if self._is_spoilt:
             raise UsageError(
                 "a connection below the session was rolled back or given back; everything the "
@@ -89,7 +89,7 @@ class SqlAlchemySessions:
 
 
 def _ignore_close(connection: object) -> None:
-    """It is the store's."""
+    """Not closed: it belongs to the store."""
 
 
 def call_with_session(

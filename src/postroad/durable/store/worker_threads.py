@@ -16,24 +16,24 @@ _Job: TypeAlias = tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]
 
 
 class ThreadRunner(Protocol):
-    """What runs functions, such as those of a store."""
+    """Runs functions in threads, such as those of a store."""
 
     def run(self, function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """Have a function called after those before it; the future is what comes of it.
+        """Call a function after those submitted before it; return the future of its result.
 
-        It is not called any more if the future is cancelled before its turn.
+        If the future is cancelled before that, the function is not called.
         """
 
     def stop(self) -> None:
-        """Do what is left, and nothing more."""
+        """Run the functions that were submitted, and accept no more."""
 
 
 class DirectThreadRunner:
-    """Threads of its own. To be handed one thing takes them half the time it takes an executor.
+    """Threads with a queue, which take half the time of an executor for a call.
 
     Args:
-        name: what they are called.
-        number: how many things may be done at the same time; more threads are made as needed.
+        name: of the threads.
+        number: the most threads; they are created as needed.
     """
 
     def __init__(self, name: str, number: int = 1) -> None:
@@ -42,13 +42,13 @@ class DirectThreadRunner:
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads = 0
-        # What was handed over and not heard of again.
+        # Number of calls without a result so far.
         self._outstanding = 0
         self._start()
 
     def _start(self) -> None:
         self._threads += 1
-        # Not waited for when the process ends: a store is made to be left at any moment.
+        # A daemon: a store may be left at any moment, so the end of the process does not wait.
         threading.Thread(target=self._work, name=self._name, daemon=True).start()
 
     def run(self, function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
@@ -66,7 +66,7 @@ class DirectThreadRunner:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._run_job(*job)
-            # Nothing is kept alive while there is nothing to do.
+            # An idle thread keeps no arguments alive.
             del job
 
     def _run_job(
@@ -78,7 +78,7 @@ class DirectThreadRunner:
         try:
             result = function(*args)
         except StopIteration as error:
-            # No future takes it.
+            # A future cannot hold it.
             self._post_result(
                 self._fail, done, RuntimeError(f"a function in a thread raised {error!r}")
             )
@@ -91,7 +91,7 @@ class DirectThreadRunner:
         try:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
-            # The loop is closed, and with it whoever waited.
+            # The loop is closed, so no one waits for the result.
             self.stop()
 
     def _resolve(self, done: asyncio.Future[Any], result: Any) -> None:
@@ -106,7 +106,7 @@ class DirectThreadRunner:
 
 
 class ExecutorThreadRunner:
-    """Threads that the event loop knows about, so that a simulated one can stand in for them."""
+    """Threads of an executor, which a simulated event loop replaces."""
 
     def __init__(self, name: str, number: int = 1) -> None:
         self._loop = asyncio.get_running_loop()

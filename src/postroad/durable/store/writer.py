@@ -418,7 +418,7 @@ class GroupCommitWriter:
     async def _resolve_uncertain_commit(self, mutations: Mutations, error: StoreError) -> None:
         """Find out whether a failed commit was durable after all, and report its result."""
         if not self._is_committing:
-            # It cannot have been durable, so nobody needs to wait for the database. Listeners
+            # It cannot have been durable, so no caller has to wait for the database. Listeners
             # read again, so memory must be reset by then.
             await self._thread.run(self._tables.on_rolled_back)
             self._fail(mutations, error)

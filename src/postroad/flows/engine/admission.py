@@ -110,7 +110,7 @@ class AdmissionController:
 
     @asynccontextmanager
     async def starting(self, client_id: str) -> AsyncIterator[None]:
-        """Wait until nobody else starts a flow under this id, and keep others waiting."""
+        """Hold the lock of a client id: one start under it at a time."""
         while (other := self._starting.get(client_id)) is not None:
             await asyncio.wait((other,))
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -101,6 +101,6 @@ class FlowExecution:
 async def _wait_until(is_done: Callable[[], bool], timeout: float | None) -> None:
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
-    # Polled: what ends may be of many kinds, and nobody waits for milliseconds here.
+    # Polled: many kinds of work may end, and milliseconds do not matter here.
     while not is_done() and (deadline is None or loop.time() < deadline):  # noqa: ASYNC110
         await asyncio.sleep(_DRAIN_POLL_INTERVAL_S)

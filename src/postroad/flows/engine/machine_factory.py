@@ -103,7 +103,7 @@ class MachineFactory:
 
 
 def run_sandboxed(machine: FlowStateMachine, event: FlowEvent, context: Context) -> FlowTransition:
-    """Have a state machine handle an event, with its code in a copy of a context.
+    """Make a state machine handle an event, with its code in a copy of a context.
 
     Flow code runs synchronously inside whichever task dispatched the event, and must affect neither
     that task nor the event loop. There is no current task, so that `asyncio.timeout` and task

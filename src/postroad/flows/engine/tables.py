@@ -1,4 +1,12 @@
-"""Flows in the store: their tables, and the statements that read and write them."""
+"""Flows in the store: their tables, and the statements that read and write them.
+
+Some names in the tables are older than those in the code:
+
+    head                 the encoded FlowState, without its arguments
+    origin_...           initiated_by: the session that a flow responds to
+    postroad_flow_mail   buffered messages and signals, which the flow has not consumed
+    record               an encoded HistoryEntry
+"""
 
 from __future__ import annotations
 
@@ -121,13 +129,13 @@ def insert_state(database: StoreConnection, row: DatabaseRow) -> None:
 
 
 def update_state(database: StoreConnection, row: DatabaseRow, *, with_arguments: bool) -> None:
-    id, name, status, _, _, _, _, wake_ms, ended_ms, head, arguments = row
+    id, name, status, _, _, _, _, wake_ms, ended_ms, encoded_state, arguments = row
     if with_arguments:
         database.execute("UPDATE postroad_flows SET arguments = ? WHERE id = ?", (arguments, id))
     is_known = database.change(
         "UPDATE postroad_flows SET name = ?, status = ?, wake_ms = ?, ended_ms = ?, head = ?"
         " WHERE id = ?",
-        (name, status, wake_ms, ended_ms, head, id),
+        (name, status, wake_ms, ended_ms, encoded_state, id),
     )
     if not is_known:
         # Not a PostroadError: the rest of the commit must be rolled back with it.
@@ -347,7 +355,7 @@ def _read_message(encoded: bytes) -> SessionMessage:
 def reserve_ids(database: StoreConnection, now_ms: int) -> int:
     """The first of the ids that this process may give to flows; none of them was ever used.
 
-    They start with the time, so that they are in order and nobody need remember them.
+    They start with the time, so that they are in order and the last one need not be stored.
     """
     used = int(read_meta(database, _FIRST_ID) or 0)
     first = now_ms << _ID_BITS

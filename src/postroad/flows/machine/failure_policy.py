@@ -55,7 +55,7 @@ def step_retry_delay_s(
 
 
 class FailureAction(StrEnum):
-    """What becomes of a flow whose code raised an error."""
+    """The action on a flow whose code raised an error."""
 
     FAIL = "fail"
     """The flow ends with its error, which is sent to its sessions."""
@@ -99,7 +99,7 @@ TRIGGER_OF_ACTION = {
 
 
 def classify_failure(error: BaseException, attempts: int, max_attempts: int) -> FailureAction:
-    """Return what becomes of a flow after so many attempts without progress."""
+    """Return the action on a flow after so many attempts without progress."""
     for _, matches, action in FAILURE_RULES:
         if matches(error):
             if action is FailureAction.RETRY and attempts >= max_attempts:
@@ -188,7 +188,7 @@ def _sort_key(state: FlowState) -> tuple[int, int, int, int]:
 
 
 def defer_to_trial(state: FlowState, starts_ms: int, now_ms: int) -> None:
-    """Have a flow wait for its trial."""
+    """Make a flow wait for its trial."""
     state.is_suspect = True
     state.status, state.wake_ms = FlowStatus.RETRYING, starts_ms
     _set_failure(state, "it is retried apart from others", now_ms)

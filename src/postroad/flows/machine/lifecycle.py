@@ -1,4 +1,4 @@
-"""What becomes of a flow as a whole: it ends, is retried, waits for an operator. Pure."""
+"""The status of a flow: it ends, is retried, or waits for an operator. Pure."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from postroad.flows.sessions.flow_sessions import FlowSessions
 
 
 class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a flow may do."""
+    """Limits of a flow."""
 
     max_attempts: int = 10
     """Attempts without any progress, the first one included."""
     retry_delay_ms: Callable[[int], int] = lambda attempts: 1000 * attempts
     """How long to wait after so many attempts."""
     max_steps: int = 100_000
-    """Steps that it may have; then it is parked."""
+    """Steps in its history; beyond that it is parked."""
     max_bytes: int = 1 << 28
-    """Size of what these were given, all together."""
+    """Size of the results of these steps."""
 
 
 DEFAULT_LIMITS = FlowLimits()
-# What may have failed for a reason that is over when the flow is retried.
+# Commands that are executed again when the flow is retried after they failed.
 _RETRIED_KINDS = (CommandKind.STEP,)
 
 
@@ -52,12 +52,12 @@ class FlowLifecycle(ABC):
     """The status of a flow, and what follows when it changes.
 
     Args:
-        state: what is known of the flow.
+        state: its state, as stored.
         sessions: its sessions.
         entries: its history.
 
     Attributes:
-        limits: how much it may do.
+        limits: of its history and its retries.
     """
 
     __slots__ = (
@@ -81,29 +81,29 @@ class FlowLifecycle(ABC):
         self.state = state
         self.sessions = sessions
         self.code: FlowCoroutine | None = None
-        # Whether its code has run and was put away.
+        # Whether its code has run and was stopped.
         self.is_unloaded = False
         self.steps = len(entries)
         self._bytes = sum([len(entry.value) for entry in entries if entry.value]) if entries else 0
-        # Time as the code sees it: that of the last thing it waited for.
+        # Time as the code sees it: that of the last command that completed.
         self.now_ms = state.run_started_ms or state.started_ms
         # When something is due, in this process or another.
         self.due_ms = state.wake_ms or None
-        # What the code has just started to wait for.
+        # Positions of commands that the code has just started to wait for.
         self._new_commands: list[Position] = []
         self._wall_ms = self.now_ms
         self._progress = state.progress
-        # Steps that were only reads, and wait for the next commit.
+        # Entries of reads, which wait for the next commit.
         self._deferred: list[HistoryEntry] = []
         self._transition = FlowTransition(self.steps)
         self.limits = DEFAULT_LIMITS
 
     @abstractmethod
     def _run_code(self) -> None:
-        """Make the code, and bring it to where its record ends."""
+        """Create the code, and replay it to the end of its history."""
 
     def park(self, error: Exception, now_ms: int) -> FlowTransition:
-        """Have an operator look at it, for a reason that is not in its code."""
+        """Park the flow for a reason that is not an error of its code."""
         transition = self._transition = self._new_transition()
         self._wall_ms = now_ms
         self._park(error)
@@ -113,11 +113,11 @@ class FlowLifecycle(ABC):
 
     @property
     def has_deferred(self) -> bool:
-        """Whether the code was given what is in no commit yet."""
+        """Whether the code has results of reads that are in no commit yet."""
         return bool(self._deferred)
 
     def record_deferred(self) -> FlowTransition:
-        """Have what was only read recorded now."""
+        """Return a transition that records the deferred reads."""
         transition = self._new_transition()
         self._deferred = []
         return transition
@@ -137,19 +137,19 @@ class FlowLifecycle(ABC):
             self._apply_trigger(FlowTrigger.FAIL, self._build_failure(error, str(error)))
 
     def _on_trial_passed(self) -> None:
-        """The process did not die of it."""
+        """Clear the suspicion: the process survived the trial."""
         if self.state.is_suspect and self.state.status is FlowStatus.RUNNING:
             self.state.is_suspect = False
             self._transition.is_state_changed = True
 
     def _on_history_full(self) -> None:
-        """Park it: it has done as much as can be recorded of one flow."""
+        """Park the flow: its history has reached its limits."""
         limits = self.limits
         text = (
-            f"flow {self.state.name} has done {self.steps} steps, which were given {self._bytes} "
-            f"bytes, and may do {limits.max_steps} with {limits.max_bytes}: let its code begin "
-            "anew with ctx.continue_as_new(...) from time to time, or allow more with "
-            "history_steps_max and history_bytes_max; then retry it"
+            f"the history of flow {self.state.name} has {self.steps} steps with {self._bytes} "
+            f"bytes of results; the limits are {limits.max_steps} and {limits.max_bytes}: have its "
+            "code call ctx.continue_as_new(...) from time to time, or raise history_steps_max and "
+            "history_bytes_max; then retry it"
         )
         self._park(HistoryFullError(text))
 
@@ -185,7 +185,7 @@ class FlowLifecycle(ABC):
         self._apply_trigger(trigger, self._build_failure(error, format_traceback(error)))
 
     def _drop_failed_steps(self) -> None:
-        """A step that failed is run again with its flow, unless the flow could live with that."""
+        """Drop the failed steps at the end, so that a retry of the flow runs them again."""
         entries = self._transition.entries
         while entries and entries[-1].kind in _RETRIED_KINDS and entries[-1].error is not None:
             self._transition.failed_step = entries.pop().label
@@ -226,11 +226,11 @@ class FlowLifecycle(ABC):
         if effect is FlowEffect.RUN_CODE:
             self.sessions.send_confirm(transition)
             if state.is_suspect:
-                # That it runs is durable before it does: it may be what ends the process.
+                # That it runs must be durable first: it may crash the process.
                 state.trials += 1
                 self.is_unloaded = True
             elif was is not FlowStatus.RUNNING:
-                # One that starts anew does so by being loaded, so that nothing of before is left.
+                # A flow that continues as new is loaded again, so that no old state is left.
                 self._run_code()
         elif effect is FlowEffect.STOP_CODE:
             self.stop_code()
@@ -267,10 +267,10 @@ class FlowLifecycle(ABC):
             self._transition.steps_to_cancel += steps
             code.close()
 
-    # Where it is now.
+    # The stored state.
 
     def _update_state(self) -> None:
-        """Bring the head to where the flow is now."""
+        """Update the stored state after an event."""
         state, transition = self.state, self._transition
         self.due_ms, wake_ms = self._next_deadlines_ms()
         if wake_ms != state.wake_ms or state.progress != self._progress:
@@ -284,7 +284,7 @@ class FlowLifecycle(ABC):
         self.sessions.flush(transition)
 
     def _next_deadlines_ms(self) -> tuple[int | None, int | None]:
-        """When it must be looked at if nothing happens before: in this process, and in another."""
+        """Return when the flow is due if nothing happens before: here, and after a restart."""
         state, code = self.state, self.code
         if state.status is FlowStatus.RETRYING:
             return state.wake_ms, state.wake_ms

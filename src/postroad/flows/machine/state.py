@@ -1,4 +1,4 @@
-"""What is known of a flow besides its steps."""
+"""The state of a flow besides its history."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class InitiatingSession(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ForkOrigin(msgspec.Struct, frozen=True, array_like=True):
-    """Where a flow that was not started by its code's caller comes from."""
+    """Origin of a forked flow."""
 
     flow: int
     step: int
-    """The first of its own."""
+    """The first step that is not copied from that flow."""
     at_ms: int
 
 
@@ -35,11 +35,11 @@ class FlowFailure(msgspec.Struct, frozen=True, array_like=True):
     """Why a flow failed, waits for an operator, or is retried."""
 
     error_id: str
-    """The same here and at everybody who was told."""
+    """The same on all nodes that the error was sent to."""
     error: RecordedError
     at_ms: int
     detail: str
-    """Where it happened, for people."""
+    """The traceback or a description, for operators."""
 
 
 _STORED_NAMES = {
@@ -58,49 +58,49 @@ _STORED_NAMES = {
 
 
 class FlowState(msgspec.Struct, kw_only=True, rename=_STORED_NAMES):
-    """All of a flow but its steps and the messages it has not read."""
+    """A flow without its history and the messages that it has not consumed."""
 
     id: int
     name: str
     version: int
     status: FlowStatus
     seed: bytes
-    """What its random numbers come from."""
+    """Seed of its random numbers."""
     started_ms: int
     arguments: bytes = b""
     client_id: str | None = None
     initiated_by: InitiatingSession | None = None
     run_number: int = 1
-    """How often it started anew."""
+    """The number of its run; `continue_as_new` starts the next one."""
     run_started_ms: int = 0
-    """When it last did."""
+    """When this run started."""
     is_confirmed: bool = False
     """Whether the other end knows that this flow responds to it."""
     sessions_opened: int = 0
     """Sessions that earlier runs have opened."""
     deadline_ms: int | None = None
     wake_ms: int | None = None
-    """When it must be looked at: 0 for at once, None if only a message can change anything."""
+    """When it is due: 0 for at once, None if only a message or signal can wake it."""
     attempts: int = 0
-    """How often its last step has been tried in vain."""
+    """Failed attempts since the flow last made progress."""
     crash_recoveries: int = 0
-    """How often the process ended since it last came any further."""
+    """Crashes of the process since the flow last made progress."""
     is_suspect: bool = False
-    """Whether it may be what ended the process, and is tried apart from others."""
+    """Whether it may have caused the crashes, and is tried apart from others."""
     trials: int = 0
-    """How often it was, since it last came any further."""
+    """Trials since the flow last made progress."""
     crashes_alone: int = 0
-    """How often the process ended during that, with no other suspect running."""
+    """Crashes during trials in which no other suspect ran."""
     failure: FlowFailure | None = None
     result: bytes | None = None
     progress: str | None = None
     ended_ms: int | None = None
     trace: dict[str, str] | UnsetType = UNSET
-    """The span of its start, as headers tell it; not there if nobody traced that."""
+    """The span of its start, as headers; unset if the start was not traced."""
     forked_from: ForkOrigin | UnsetType = UNSET
-    """The flow it was forked from. It started when that one did, as far as its code can tell."""
+    """The flow it was forked from, whose start time it has."""
     fork_seeds: list[tuple[int, bytes]] | UnsetType = UNSET
-    """What its random numbers come from instead, from so many steps on: since it was forked."""
+    """Seeds of its random numbers since it was forked, each with its first step."""
 
     @property
     def is_ended(self) -> bool:
@@ -108,11 +108,11 @@ class FlowState(msgspec.Struct, kw_only=True, rename=_STORED_NAMES):
 
     @property
     def seeds(self) -> list[tuple[int, bytes]]:
-        """What its random numbers come from, and from how many steps on."""
+        """Seeds of its random numbers, each with its first step."""
         return [(0, self.seed), *(self.fork_seeds or ())]
 
     def add_fork_seed(self, step: int, seed: bytes) -> None:
-        """Have it draw other values than the flow it is a copy of, from a step on."""
+        """Use another seed than the flow it was forked from, from a step on."""
         earlier_seeds = [seed for seed in self.fork_seeds or () if seed[0] < step]
         self.fork_seeds = [*earlier_seeds, (step, seed)]
 
@@ -125,12 +125,12 @@ class FlowState(msgspec.Struct, kw_only=True, rename=_STORED_NAMES):
         self.fork_seeds = UNSET
 
     def reset_attempts(self) -> None:
-        """Nothing that went wrong before counts any more."""
+        """Reset all counts of failures: the flow has made progress."""
         self.attempts = self.crash_recoveries = self.trials = self.crashes_alone = 0
         self.is_suspect = False
 
     def clear_suspicion(self) -> None:
-        """It has not ended the process."""
+        """Reset the counts of crashes: the flow did not cause them."""
         self.crash_recoveries = self.trials = self.crashes_alone = 0
         self.is_suspect = False
 
@@ -139,17 +139,17 @@ _ID = re.compile("[0-7][0-9a-f]{15}")
 
 
 def format_flow_id(id: int) -> str:
-    """A flow's id as people see it."""
+    """Format the id of a flow, as it is shown."""
     return f"{id:016x}"
 
 
 def is_flow_id(text: str) -> bool:
-    """Whether a flow may be called that."""
+    """Whether a text is an id of a flow."""
     return _ID.fullmatch(text) is not None
 
 
 def parse_flow_id(text: str) -> int:
-    """The id that people see as that; raises ValueError if it is none."""
+    """Parse the id of a flow; raises ValueError if it is none."""
     if not is_flow_id(text):
         raise ValueError(f"{text!r} is no id of a flow")
     return int(text, 16)

@@ -72,13 +72,13 @@ class FlowStateMachine(FlowLifecycle):
     """One flow.
 
     Args:
-        state: what is known of it.
-        create_coroutine: makes its code, which has not started; raises if nothing fits the state.
+        state: its state, as stored.
+        create_coroutine: makes its code, not started; raises if no code matches the state.
         entries: its history.
-        buffered: messages that it has not received, with the numbers of their sessions.
-        signals: signals that it has not received.
-        buffer_max: messages of a session that may wait for it.
-        payload_max: size of the largest thing it may send.
+        buffered: messages that it has not consumed, with the numbers of their sessions.
+        signals: signals that it has not consumed.
+        buffer_max: messages of a session that may be buffered.
+        payload_max: size of the largest value that it may send.
         app: the application its code belongs to.
     """
 
@@ -101,11 +101,11 @@ class FlowStateMachine(FlowLifecycle):
         self.payload_max = payload_max
         self._create_coroutine = create_coroutine
         self._cursor = ReplayCursor(entries)
-        # Whether all that is recorded now are reads.
+        # Whether all entries of this transition are reads.
         self._is_all_read = True
 
     def open(self, peer: str) -> SessionEndpoint:
-        """A new session; nobody is told before something is said in it."""
+        """Return a new session; the peer learns of it with the first message."""
         endpoint = self.sessions.open(peer, None if self.code is None else self.code.current.scope)
         if endpoint.peer != peer:
             what = f"the code opens session {endpoint.number} with {peer!r}"
@@ -115,10 +115,10 @@ class FlowStateMachine(FlowLifecycle):
     # Events.
 
     def handle(self, event: FlowEvent, now_ms: int) -> FlowTransition:
-        """Take up an event; everything that follows from it, to be committed as a whole.
+        """Apply an event; return the transition that it causes, to be committed as a whole.
 
         Raises:
-            UsageError: that cannot happen to the flow now. Nothing has changed.
+            UsageError: the status of the flow does not allow it. Nothing has changed.
         """
         transition = self._transition = self._new_transition()
         self._is_all_read = True
@@ -214,11 +214,11 @@ class FlowStateMachine(FlowLifecycle):
                 self._complete_error(command, error)
 
     def count_steps(self) -> int:
-        """How many steps the code has come by, as it runs now or is run again."""
+        """Return how many steps the code has done, or has replayed so far."""
         return self.steps if self._cursor.is_exhausted else self._cursor.consumed
 
     def awaits(self, command: FlowCommand) -> bool:
-        """Whether the code still waits for something."""
+        """Whether the code still waits for a command."""
         return self._pending(command.position) is command
 
     def _pending(self, position: Position) -> FlowCommand | None:
@@ -227,21 +227,21 @@ class FlowStateMachine(FlowLifecycle):
     # The code.
 
     def _run_code(self) -> None:
-        """Make the code, and bring it to where its record ends."""
+        """Create the code, and replay it to the end of its history."""
         try:
             self.code = self._create_coroutine(self)
             replay(self.code, self._cursor, self._move_time)
         except ReplayMismatch as mismatch:
             self._park(mismatch.error)
         except Exception as error:
-            # Nobody knows this flow any more, or its arguments are none.
+            # No code is registered for this flow, or its arguments do not fit.
             self._park(error)
 
     def _move_time(self, now_ms: int) -> None:
         self.now_ms = max(self.now_ms, now_ms)
 
     def execute(self, command: FlowCommand) -> CommandResult | None:
-        """Answer what the code asks for; None if it must wait."""
+        """Return the result of a command that the code requests; None if the code must wait."""
         if isinstance(command, commands.SessionCommand):
             self.sessions.check_owned(command)
         if not command.is_immediate:
@@ -249,7 +249,7 @@ class FlowStateMachine(FlowLifecycle):
             return None
         if not self._cursor.is_exhausted:
             if isinstance(command, commands.RecordPatch) and not self._cursor.is_next(command):
-                # It went here before there was that patch. As if it had not been asked.
+                # The code passed here before the patch existed: as if it had not asked.
                 assert self.code is not None
                 self.code.current.steps -= 1
                 return CommandResult(False)
@@ -263,7 +263,7 @@ class FlowStateMachine(FlowLifecycle):
         return None if is_full and can_wait else self._execute(command)
 
     def _execute(self, command: FlowCommand) -> CommandResult:
-        """Do what the code need not wait for."""
+        """Execute and record an immediate command."""
         try:
             if isinstance(command, commands.SessionCommand):
                 command.check_size(self.payload_max)
@@ -275,7 +275,7 @@ class FlowStateMachine(FlowLifecycle):
         return CommandResult(True) if isinstance(command, commands.RecordPatch) else EMPTY_RESULT
 
     def cancel_command(self, command: FlowCommand) -> None:
-        """The code does not wait for something any more."""
+        """Cancel a command that the code does not wait for any more."""
         if isinstance(command, commands.RunStep):
             self._transition.steps_to_cancel.append(command.position)
             self._transition.steps_to_run = [
@@ -283,9 +283,9 @@ class FlowStateMachine(FlowLifecycle):
             ]
 
     def _advance(self, code: FlowCoroutine) -> None:
-        """Give the code what is there for it, one thing at a time, until it waits for the world.
+        """Complete commands one at a time, until the code waits for an event.
 
-        Code that never does is cut short: it continues when what it did so far is durable.
+        Code that never waits is cut short: it continues when its commands so far are durable.
         """
         while code.result is None:
             if self._new_commands:
@@ -295,7 +295,7 @@ class FlowStateMachine(FlowLifecycle):
                 self._on_history_full()
                 return
             if len(self._transition.entries) >= FLOW_RECORDS_MAX:
-                # Others must have their turn.
+                # Let other flows run.
                 self._transition.is_cut = True
                 return
             if not self._complete_one(code):
@@ -303,7 +303,7 @@ class FlowStateMachine(FlowLifecycle):
         self._on_result(code.result)
 
     def _start_new_commands(self, code: FlowCoroutine) -> None:
-        """Have the functions run that the code has just started to wait for."""
+        """Run the functions of steps that the code has just requested."""
         fresh, self._new_commands = self._new_commands, []
         for position in fresh:
             command = pending_command_at(code, position)
@@ -311,13 +311,13 @@ class FlowStateMachine(FlowLifecycle):
                 self._transition.steps_to_run.append(command)
 
     def _complete_one(self, code: FlowCoroutine) -> bool:
-        """Answer one thing the code waits for; False if nothing can be."""
+        """Complete one of the commands that the code waits for; False if none can be."""
         return any(self._try_complete(command) for command in pending_commands(code))
 
     def _try_complete(self, command: FlowCommand) -> bool:
-        """Answer something the code waits for, if that is possible now."""
+        """Complete a command that the code waits for, if that is possible now."""
         if command.is_immediate:
-            # The code had been cut short before it.
+            # The transition was cut before it was executed.
             assert self.code is not None
             self.code.resume(command.position, self._execute(command))
             return True
@@ -334,10 +334,10 @@ class FlowStateMachine(FlowLifecycle):
             return False
         return True
 
-    # What came of something.
+    # Completing commands.
 
     def _complete_encoded(self, command: FlowCommand, encoded: bytes) -> None:
-        """Give the code what came from elsewhere, if it is of the kind it wants."""
+        """Decode a received value and complete the command, or fail it on a type mismatch."""
         try:
             outcome = CommandResult(command.decode_result(encoded))
         except Exception as problem:
@@ -349,7 +349,7 @@ class FlowStateMachine(FlowLifecycle):
     def _complete_error(
         self, command: FlowCommand, error: BaseException, value: bytes | None = None
     ) -> None:
-        """Give the code an error, made of what is recorded of it."""
+        """Complete a command with an error, in the form in which replay will restore it."""
         failure = values.record_error(error)
         restored = values.restore_error(failure)
         restored.__cause__ = error
@@ -362,7 +362,7 @@ class FlowStateMachine(FlowLifecycle):
         outcome: CommandResult,
         failure: values.RecordedError | None = None,
     ) -> None:
-        """Record what came of something the code waited for, and continue with it."""
+        """Record the result of a command, and resume the code with it."""
         assert self.code is not None
         self._move_time(self._wall_ms)
         self._record(command, value, failure)

@@ -1,4 +1,4 @@
-"""The life of a flow, as a table: what can happen to it in each status. Pure."""
+"""The statuses of a flow, and the table of transitions between them. Pure."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from postroad.core.errors import UsageError
 
 
 class FlowStatus(StrEnum):
-    """Where a flow is in its life."""
+    """The status of a flow."""
 
     QUEUED = "queued"
-    """Others of its kind run, as many as may at the same time."""
+    """Waiting for a concurrency slot."""
     HELD = "held"
-    """Nobody here knows this flow, or no new ones are started: it waits for that to change."""
+    """No code registered for it here, or the node is draining."""
     RUNNING = "running"
     RETRYING = "retrying"
-    """It met an error that may pass, and is retried after a pause."""
+    """It had a transient error, and is retried after a delay."""
     PARKED = "parked"
-    """It met an error that will not pass, and waits for an operator."""
+    """It had a permanent error, and waits for an operator."""
     PAUSED = "paused"
-    """An operator stopped it for now."""
+    """Paused by an operator."""
     COMPLETED = "done"
     FAILED = "failed"
     KILLED = "killed"
     UNREADABLE = "unreadable"
-    """It was written by a newer version of Postroad, or is damaged: it is left as it is."""
+    """Written by a newer version of Postroad, or damaged: left unchanged."""
 
 
 TERMINAL_STATUSES = frozenset({FlowStatus.COMPLETED, FlowStatus.FAILED, FlowStatus.KILLED})
-"""Nothing happens any more."""
+"""Statuses of flows that have ended."""
 
 
 class FlowTrigger(StrEnum):
-    """What can happen to a flow as a whole."""
+    """What changes the status of a flow."""
 
     START = "start"
-    """There is room for it, or code that knows it."""
+    """There is a concurrency slot, or code, for it now."""
     FINISH = "finish"
     FAIL = "fail"
     """Its code raised a FlowError."""
     RETRYABLE_ERROR = "retry later"
-    """Its code raised an error that may pass."""
+    """Its code raised a transient error."""
     PARK = "park"
-    """Its code raised another error, or does not fit what was recorded."""
+    """Its code raised another error, or does not match the history."""
     RETRY = "retry"
     PAUSE = "pause"
     RESUME = "resume"
@@ -61,11 +61,11 @@ OPERATOR_TRIGGERS = (
     FlowTrigger.CANCEL,
     FlowTrigger.KILL,
 )
-"""What operators can do with a flow; everything else happens by itself."""
+"""Triggers of operators; all others come from the engine."""
 
 
 class FlowEffect(StrEnum):
-    """What follows from it."""
+    """What the state machine does after a change of status."""
 
     RUN_CODE = "run code"
     STOP_CODE = "stop code"
@@ -120,11 +120,11 @@ STATUS_TRANSITIONS: dict[tuple[FlowStatus, FlowTrigger], StatusTransition] = {
     (_S.PAUSED, _H.CANCEL): _RUNNING,
     (_S.PAUSED, _H.KILL): _KILLED,
 }
-"""Everything that can happen to a flow; nothing happens to one that has ended."""
+"""All triggers by status; a flow that has ended has none."""
 
 
 def apply_trigger(status: FlowStatus, trigger: FlowTrigger) -> StatusTransition:
-    """What becomes of a flow; raises UsageError if that cannot happen to it now."""
+    """Return the transition of a trigger; raises UsageError if the status does not allow it."""
     transition = STATUS_TRANSITIONS.get((status, trigger))
     if transition is None:
         able = [each.value for each in OPERATOR_TRIGGERS if (status, each) in STATUS_TRANSITIONS]

@@ -1,4 +1,4 @@
-"""Values on their way into records and back: what code sees is always what was recorded."""
+"""Encodes values and errors for the history and back: code always gets what replay will give it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from postroad.flows.machine.renamed_errors import RENAMED_ERRORS
 FLOW_VALUE_BYTES_MAX = 16 * MIB
 
 _encoder = msgspec.msgpack.Encoder()
-# The order of a set is another one in every process.
+# The order of a set differs between processes.
 _digest_encoder = msgspec.msgpack.Encoder(order="deterministic")
 _DIGEST_BYTES = 8
 _TEXT_CHARS_MAX = 2_000
-# An error that was made with more than this is restored from its text.
+# An error with larger arguments is restored from its text.
 _ARGS_BYTES_MAX = 64 * KIB
-# Values of these types are the same before and after.
+# Values of these types do not change when they are encoded and decoded.
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def encode_value(value: Any, what: str) -> bytes:
-    """A value as bytes; `what` names it if that is impossible."""
+    """Encode a value; `what` names it in the error if that is impossible."""
     try:
         encoded = _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
@@ -48,7 +48,7 @@ def encode_value(value: Any, what: str) -> bytes:
 
 
 def decode_value(encoded: bytes, type: Any = Any) -> Any:
-    """The value that was encoded, as that type.
+    """Decode a value as a type.
 
     Raises:
         msgspec.ValidationError: it is of another type.
@@ -65,7 +65,7 @@ def decode_result(encoded: bytes, type: Any = Any) -> Any:
 
 
 def type_mismatch(encoded: bytes, type: Any) -> str | None:
-    """Why an encoded value is not of a type; None if it is, or nobody can tell."""
+    """Return why an encoded value is not of a type; None if it is, or no decoder knows the type."""
     try:
         decode_value(encoded, type)
     except SerializationError:
@@ -81,7 +81,7 @@ def _decoder(type: Any) -> msgspec.msgpack.Decoder[Any]:
 
 
 def value_decoder(type: Any) -> msgspec.msgpack.Decoder[Any]:
-    """What reads values of a type."""
+    """Return the decoder of a type."""
     try:
         return _decoder(type)
     except TypeError as error:
@@ -89,7 +89,7 @@ def value_decoder(type: Any) -> msgspec.msgpack.Decoder[Any]:
 
 
 def roundtrip(value: Any, encoded: bytes, type: Any) -> Any:
-    """What is read back of a value that was just encoded."""
+    """Return what replay will decode from a value that was just encoded."""
     kind = value.__class__
     if kind in _PLAIN and (type is Any or type is kind):
         return value
@@ -97,7 +97,7 @@ def roundtrip(value: Any, encoded: bytes, type: Any) -> Any:
 
 
 def digest(*parts: bytes) -> bytes:
-    """A few bytes that tell values apart."""
+    """Return a short hash of values."""
     hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for part in parts:
         hashed.update(part)
@@ -105,7 +105,7 @@ def digest(*parts: bytes) -> bytes:
 
 
 def digest_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Tells arguments apart; empty if they are of a kind that cannot be compared later."""
+    """Return a hash of arguments; empty if they cannot be encoded."""
     if not args and not kwargs:
         return b""
     try:
@@ -115,11 +115,11 @@ def digest_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
 
 
 def result_type(function: Callable[..., Any]) -> Any:
-    """What a function says it returns; anything if it does not say, or nothing readable."""
+    """Return the annotated result type of a function; Any if there is none that can be decoded."""
     try:
         return _result_type(function)
     except TypeError:
-        # An object that can be called, and cannot be a key.
+        # A callable that is not hashable.
         return _result_type.__wrapped__(function)
 
 
@@ -131,7 +131,7 @@ def _result_type(function: Callable[..., Any]) -> Any:
             return Any
         value_decoder(hint)
     except Exception:
-        # Annotations may name what exists for type checkers only.
+        # Annotations may use names that exist for type checkers only.
         return Any
     return hint
 
@@ -146,11 +146,11 @@ class RecordedError(msgspec.Struct, frozen=True, array_like=True):
     """Module and name of its class."""
     text: str
     args: bytes | None = None
-    """What it was made with, where that can be recorded."""
+    """Its encoded arguments; None if they cannot be encoded."""
 
 
 def record_error(error: BaseException) -> RecordedError:
-    """An error as it is recorded."""
+    """Return an error as it is recorded."""
     kind = type(error)
     args: bytes | None
     try:
@@ -163,7 +163,7 @@ def record_error(error: BaseException) -> RecordedError:
 
 
 def _text_of(error: BaseException) -> str:
-    """What an error says, as far as it can be said and recorded."""
+    """Return the text of an error, also if its `str` raises."""
     try:
         text = str(error)
     except Exception as problem:
@@ -172,12 +172,12 @@ def _text_of(error: BaseException) -> str:
 
 
 def sanitize_text(text: str) -> str:
-    """A text that can be recorded, whatever it is made of."""
+    """Return a text without characters that cannot be encoded."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _import(module: str) -> Any:
-    """A module, or None; a process that is new may not have come to where it is imported."""
+    """Import a module, which a new process may not have done yet; None if that fails."""
     try:
         return importlib.import_module(module)
     except Exception:
@@ -185,14 +185,13 @@ def _import(module: str) -> Any:
 
 
 def restore_error(failure: RecordedError, *, may_import: bool = True) -> Exception:
-    """The error that was recorded.
+    """Return the error that was recorded.
 
-    Where its class cannot be restored it is StepFailedError, or FlowError if it was one.
+    If its class cannot be restored, that is a StepFailedError, or a FlowError if it was one.
 
     Args:
-        failure: what was recorded.
-        may_import: whether its module is imported; if not, only one that is loaded counts, as for
-            what another process says.
+        failure: the recorded error.
+        may_import: whether its module may be imported; not for errors that another process sent.
     """
     module, _, name = RENAMED_ERRORS.get(failure.kind, failure.kind).partition(":")
     error_type: Any = _import(module) if may_import else sys.modules.get(module)
@@ -207,6 +206,6 @@ def restore_error(failure: RecordedError, *, may_import: bool = True) -> Excepti
         if type(restored) is error_type and _text_of(restored) == failure.text:
             return cast(Exception, restored)
     if is_exception and issubclass(error_type, FlowError):
-        # What it means for the flow matters more than its class.
+        # A FlowError fails the flow, which matters more than its class.
         return FlowError(failure.text)
     return StepFailedError(failure.text, failure.kind)

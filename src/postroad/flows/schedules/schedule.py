@@ -20,9 +20,9 @@ from postroad.flows.schedules.cron import CronExpression
 logger = logging.getLogger("postroad.flows")
 
 CATCH_UP_MAX = 1_000
-"""As many missed times are made up for at most: the last ones."""
+"""At most this many missed times, the latest, are run."""
 LATE_MS = 60_000
-"""A time that is not longer ago than this was not missed; restarting a node takes a while."""
+"""Grace period: a run at most this late is not missed; restarting a node takes a while."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE_MS = 60_000
@@ -30,18 +30,18 @@ _COLUMNS = "name, flow, cron, zone, arguments, catch_up, is_paused, next_ms, las
 
 
 class CatchUpPolicy(StrEnum):
-    """What becomes of times at which a flow could not be started."""
+    """Which missed times are run later."""
 
     LAST = "last"
-    """It is started once, for the last of them."""
+    """The last one."""
     ALL = "all"
-    """It is started for each of them, a thousand at most."""
+    """Each of them, `CATCH_UP_MAX` at most."""
     NONE = "none"
-    """They are left out."""
+    """None: they are skipped."""
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow that is started again and again, as it is in the store."""
+    """A schedule, as it is stored."""
 
     name: str
     flow: str
@@ -51,13 +51,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     catch_up: CatchUpPolicy
     is_paused: bool = False
     next_ms: int
-    """The first time for which nothing was decided; it only ever moves forward."""
+    """The first time that is not decided yet; it only moves forward."""
     last_ms: int | None = None
     """The last time for which the flow was started."""
 
 
 class ScheduleAdvance(msgspec.Struct, frozen=True):
-    """What one commit does about a schedule."""
+    """One commit that moves a schedule forward."""
 
     due_ms: int | None
     """The time its flow is started for; None if it is not."""
@@ -65,15 +65,15 @@ class ScheduleAdvance(msgspec.Struct, frozen=True):
 
 
 class SchedulePlan(msgspec.Struct, frozen=True):
-    """What is to be done about a schedule now, in order."""
+    """The advances of a schedule that are due now, in order."""
 
     advances: list[ScheduleAdvance]
     skipped_ms: int | None = None
-    """The first time that is left out; None if none is."""
+    """The first time that is skipped; None if none is."""
 
 
 def plan_schedule(schedule: Schedule, cron: CronExpression, now_ms: int) -> SchedulePlan:
-    """Decide which times a flow is started for, and when the schedule is looked at next."""
+    """Decide which times a flow is started for, and the next time of the schedule."""
     if schedule.is_paused or schedule.next_ms > now_ms:
         return SchedulePlan([])
     limit = CATCH_UP_MAX if schedule.catch_up is CatchUpPolicy.ALL else 1
@@ -83,14 +83,16 @@ def plan_schedule(schedule: Schedule, cron: CronExpression, now_ms: int) -> Sche
     next_ms = cron.next_after(now_ms)
     first_ms = cron.next_after(schedule.next_ms - 1)
     is_skipping = first_ms <= now_ms and (not times or first_ms < times[0])
-    moves = [ScheduleAdvance(due_ms, after_ms) for due_ms, after_ms in pairwise([*times, next_ms])]
+    advances = [
+        ScheduleAdvance(due_ms, after_ms) for due_ms, after_ms in pairwise([*times, next_ms])
+    ]
     return SchedulePlan(
-        moves or [ScheduleAdvance(None, next_ms)], first_ms if is_skipping else None
+        advances or [ScheduleAdvance(None, next_ms)], first_ms if is_skipping else None
     )
 
 
 def last_times(cron: CronExpression, first_ms: int, now_ms: int, limit: int) -> list[int]:
-    """The last times from one moment to another, both included, in order.
+    """Return the last times from one moment to another, both included, in order.
 
     It looks back from the end, ever farther: a year has half a million minutes.
     """
@@ -106,7 +108,7 @@ def last_times(cron: CronExpression, first_ms: int, now_ms: int, limit: int) -> 
 
 
 def _last_time(cron: CronExpression, first_ms: int, end_ms: int) -> int | None:
-    """The last time from one moment to another, both included."""
+    """Return the last time from one moment to another, both included."""
     span_ms = _MINUTE_MS
     while end_ms >= first_ms and cron.next_after(end_ms - span_ms) > end_ms:
         end_ms -= span_ms
@@ -121,13 +123,13 @@ def _last_time(cron: CronExpression, first_ms: int, end_ms: int) -> int | None:
 
 
 def _times_between(cron: CronExpression, start_ms: int, end_ms: int) -> Iterator[int]:
-    """Times after the one moment, up to the other."""
+    """Yield the times after one moment, up to another."""
     while (start_ms := cron.next_after(start_ms)) <= end_ms:
         yield start_ms
 
 
 def resume_schedule(schedule: Schedule, cron: CronExpression, now_ms: int) -> Schedule:
-    """A schedule that continues; nobody wanted what would have been due while it was paused."""
+    """Return a resumed schedule; times during the pause are not made up for."""
     next_ms = schedule.next_ms if schedule.next_ms > now_ms else cron.next_after(now_ms)
     return msgspec.structs.replace(schedule, is_paused=False, next_ms=next_ms)
 
@@ -135,10 +137,10 @@ def resume_schedule(schedule: Schedule, cron: CronExpression, now_ms: int) -> Sc
 def merge_schedule(
     stored: Schedule | None, schedule: Schedule, cron: CronExpression, now_ms: int
 ) -> Schedule:
-    """A schedule as somebody wants it now, with what is known of one of that name.
+    """Return a schedule that a program has set, with the progress of the stored one of its name.
 
-    Programs say at each start what they want. What is due under the same expression stays due, and
-    what an operator paused stays paused.
+    Programs set their schedules at each start. Times that are due under the same expression stay
+    due, and a schedule that an operator paused stays paused.
     """
     if stored is None:
         return msgspec.structs.replace(schedule, next_ms=cron.next_after(now_ms))
@@ -153,12 +155,12 @@ def merge_schedule(
 
 
 def schedule_client_id(name: str, due_ms: int) -> str:
-    """What the flow is started as for one time of a schedule."""
+    """Return the client id of the flow for one time of a schedule."""
     return f"schedule:{name}:{format_time(due_ms)}"
 
 
 def format_time(ms: int) -> str:
-    """A time as people see it."""
+    """Format a time, as it is shown."""
     return f"{_EPOCH + timedelta(milliseconds=ms):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -173,13 +175,13 @@ def find_schedule(database: StoreConnection, name: str) -> Schedule | None:
 
 
 def read_schedules(database: StoreConnection) -> list[Schedule]:
-    """All of them, by name."""
+    """Return all schedules, by name."""
     rows = database.execute(f"SELECT {_COLUMNS} FROM postroad_flow_schedules ORDER BY name")
     return _read_all(rows)
 
 
 def read_due_schedules(database: StoreConnection, now_ms: int) -> list[Schedule]:
-    """Those whose time has come, the earliest first."""
+    """Return the schedules that are due, the earliest first."""
     rows = database.execute(
         f"SELECT {_COLUMNS} FROM postroad_flow_schedules"
         " WHERE next_ms <= ? AND is_paused = 0 ORDER BY next_ms, name",
@@ -189,7 +191,7 @@ def read_due_schedules(database: StoreConnection, now_ms: int) -> list[Schedule]
 
 
 def next_schedule_ms(database: StoreConnection, now_ms: int) -> int | None:
-    """When the next one is due after some moment."""
+    """Return when the next schedule is due after some moment."""
     rows = database.execute(
         "SELECT MIN(next_ms) FROM postroad_flow_schedules WHERE next_ms > ? AND is_paused = 0",
         (now_ms,),
@@ -199,7 +201,7 @@ def next_schedule_ms(database: StoreConnection, now_ms: int) -> int | None:
 
 
 def write_schedule(database: StoreConnection, schedule: Schedule) -> None:
-    """Keep a schedule, in place of another of its name."""
+    """Store a schedule, in place of another of its name."""
     delete_schedule(database, schedule.name)
     database.execute(
         f"INSERT INTO postroad_flow_schedules ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -222,7 +224,7 @@ def delete_schedule(database: StoreConnection, name: str) -> None:
 
 
 def _read_all(rows: Iterable[DatabaseRow]) -> list[Schedule]:
-    """Those of them that can be read; one of a newer version is none of this one's business."""
+    """Return the schedules that can be read; those of newer versions are left out."""
     schedules = []
     for row in rows:
         try:

@@ -1,4 +1,4 @@
-"""All that one flow says and hears: its sessions, and the signals sent to it. Pure."""
+"""Sends and receives for one flow: its sessions, and the signals sent to it. Pure."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ _REMOTE_ERRORS = tuple(
 
 
 class SessionClosedResult(NamedTuple):
-    """Nothing more comes from a session."""
+    """The result of a receive on a session that gets no more messages."""
 
     error: FlowError
     number: int
 
     def encode(self) -> bytes:
-        """What is recorded with the error."""
+        """Encode the value that is recorded with the error."""
         return values.encode_value(self.number, "the number of a session")
 
 
 class FlowSessions:
-    """The sessions of a flow, and what waits in them.
+    """The sessions of a flow, with the messages and signals that its code has not consumed.
 
     Args:
         state: of the flow.
@@ -95,15 +95,15 @@ class FlowSessions:
         self.by_number: dict[int, SessionEndpoint] = {}
         self._signals: dict[str, deque[BufferedSignal]] = {}
         self._signals_bytes = 0
-        # How many were opened, in this run of the code and those before.
+        # Number of sessions that this run and the earlier ones have opened.
         self.opened = state.sessions_opened
-        # Whether there may be something in the store that was not read.
+        # Whether the store may have messages or signals that were not consumed.
         self.has_stored_buffer = False
         if (origin := state.initiated_by) is not None:
             endpoint = SessionEndpoint(origin.key, origin.peer, 0, is_initiator=False)
             endpoint.on_message(SessionInit(origin.flow, origin.version, origin.app))
             if state.run_number > 1:
-                # It was ended when the flow started anew.
+                # It was closed when the flow continued as new.
                 endpoint.apply(SessionTrigger.CLOSE)
             self.by_number[0] = endpoint
 
@@ -113,7 +113,7 @@ class FlowSessions:
         buffered: Iterable[tuple[int, BufferedMessage]],
         signals: Iterable[BufferedSignal],
     ) -> None:
-        """Bring the sessions to where the records left them; no code is needed for that."""
+        """Restore the sessions from the history and the buffered messages, without running code."""
         for entry in entries:
             for number, peer in zip(entry.sessions, entry.peers, strict=True):
                 _restore_entry(self._session(number, peer), entry)
@@ -122,7 +122,7 @@ class FlowSessions:
             endpoint = self.by_number.get(number)
             if endpoint is None:
                 continue
-            # Whether it is to be kept was decided when it came.
+            # That it is buffered was decided when it arrived.
             endpoint.on_message(message.message)
             if not isinstance(message.message, SessionConfirm):
                 endpoint.buffer.append(message)
@@ -144,14 +144,14 @@ class FlowSessions:
         return endpoint
 
     def open(self, peer: str, scope: object | None) -> SessionEndpoint:
-        """A new session; nobody is told before something is said in it."""
+        """Return a new session; the peer learns of it with the first message."""
         self.opened += 1
         endpoint = self._session(self.opened, peer)
         endpoint.scope = scope
         return endpoint
 
     def check_owned(self, command: commands.SessionCommand) -> None:
-        """Raise UsageError if it is about a session that another flow has."""
+        """Raise UsageError if a session of the command belongs to another flow or run."""
         for endpoint in command.endpoints:
             if self.by_number.get(endpoint.number) is not endpoint:
                 raise UsageError(
@@ -159,19 +159,19 @@ class FlowSessions:
                     "opened it; open a session in this run"
                 )
 
-    # Hearing.
+    # Receiving.
 
     def on_message(self, event: SessionMessagesReceived, transition: FlowTransition) -> None:
-        """Keep what the other end of a session says, until the code asks for it."""
+        """Buffer received messages of a session until the code receives them."""
         if event.ack_token is not None:
             transition.ack_tokens.append(event.ack_token)
         endpoint = self.by_number.get(event.number)
         if endpoint is None or (event.peer and endpoint.peer != event.peer):
-            # Of a session that nobody opened, or by somebody who has no part in it.
+            # The session does not exist, or the sender is not its peer.
             return
         for message in event.messages:
             if isinstance(message, SessionInit) and not transition.is_new:
-                # A session is opened once.
+                # A duplicate: a session is opened once.
                 continue
             if len(endpoint.buffer) >= self._buffer_max:
                 self._fail_overflowed(endpoint, transition)
@@ -186,7 +186,7 @@ class FlowSessions:
                 endpoint.buffer.append(buffered)
 
     def _fail_overflowed(self, endpoint: SessionEndpoint, transition: FlowTransition) -> None:
-        """Too much was said that the code has not asked for: end the session for both."""
+        """Fail a session at both ends: its buffer is full."""
         if endpoint.apply(SessionTrigger.FAIL) is not SessionAction.SEND_ERROR:
             return
         text = f"more than {self._buffer_max} messages wait to be received"
@@ -198,8 +198,8 @@ class FlowSessions:
     def on_signal(
         self, event: SignalReceived, transition: FlowTransition, *, is_awaited: bool
     ) -> None:
-        """Buffer a signal until the code asks for it, or raise SignalBufferFullError."""
-        # What the code waits for does not have to wait itself.
+        """Buffer a signal until the code waits for it, or raise SignalBufferFullError."""
+        # A signal that the code waits for is consumed at once.
         if not is_awaited and sum(map(len, self._signals.values())) >= self.signal_buffer_max:
             raise SignalBufferFullError(
                 f"cannot send signal {event.name!r} to flow {format_flow_id(self._state.id)}: "
@@ -222,19 +222,19 @@ class FlowSessions:
             transition.ack_tokens.append(event.ack_token)
 
     def flush(self, transition: FlowTransition) -> None:
-        """What is kept now is in the store from now on; nobody asks for it when all is over."""
+        """End a transition: what it buffers is stored, unless the flow has ended."""
         if transition.is_ended:
             transition.buffered.clear()
             transition.signals.clear()
         elif transition.buffered or transition.signals:
             self.has_stored_buffer = True
 
-    # Giving the code what it asks for.
+    # Completing commands.
 
     def try_complete(
         self, command: FlowCommand, transition: FlowTransition
     ) -> bytes | SessionClosedResult | None:
-        """What there is for something the code waits for; it is taken. None if there is nothing."""
+        """Consume and return what completes a waiting command; None if nothing does yet."""
         if isinstance(command, commands.ReceiveData):
             return self._find_received(command, transition)
         if isinstance(command, commands.WaitForSignal):
@@ -258,12 +258,12 @@ class FlowSessions:
             return None
         messages = [self._take(endpoint, transition) for endpoint in command.endpoints]
         payloads = [message.payload for message in messages if isinstance(message, SessionData)]
-        return payloads[0] if command.is_one else values.encode_value(payloads, "what was received")
+        return payloads[0] if command.is_one else values.encode_value(payloads, "the values")
 
     def _find_signal(
         self, command: commands.WaitForSignal, transition: FlowTransition
     ) -> bytes | None:
-        """The first signal that is of the type the code wants; others are dropped."""
+        """Consume the first signal of the expected type; signals of other types are dropped."""
         while waiting := self._signals.get(command.name):
             signal = waiting.popleft()
             if not waiting:
@@ -294,10 +294,10 @@ class FlowSessions:
             transition.signals = [other for other in transition.signals if other is not signal]
         return signal.payload
 
-    # Saying.
+    # Sending.
 
     def execute(self, command: commands.SessionCommand, transition: FlowTransition) -> None:
-        """Say what the code wants said."""
+        """Execute a command that opens, sends or closes."""
         if not isinstance(command, commands.CloseSession):
             for endpoint in command.endpoints:
                 _check_can_send(endpoint)
@@ -318,20 +318,20 @@ class FlowSessions:
                 _close(endpoint, transition)
 
     def send_confirm(self, transition: FlowTransition) -> None:
-        """Tell whoever opened the session that its responder has started, if it does not know."""
+        """Confirm to the initiator that this responder has started, once."""
         if self._state.initiated_by is not None and not self._state.is_confirmed:
             self._state.is_confirmed = True
             queue_message(transition, self.by_number[0], SessionConfirm(*self._flow_identity(None)))
 
     def close_all(self, transition: FlowTransition) -> None:
-        """The flow has finished."""
+        """Close all sessions: the flow has finished."""
         for endpoint in self.by_number.values():
             _close(endpoint, transition)
 
     def fail_all(self, failure: FlowFailure, was: FlowStatus, transition: FlowTransition) -> None:
-        """The flow has failed, or was ended."""
+        """Fail all sessions: the flow has failed, or was killed."""
         kind = failure.error.kind
-        # What others told this flow is not passed on, and faults are nobody else's business.
+        # Peers get the text of a FlowError of this flow: not of another peer's, nor of a fault.
         is_reported = self._state.status is FlowStatus.FAILED and not kind.startswith(
             _REMOTE_ERRORS
         )
@@ -352,7 +352,7 @@ class FlowSessions:
         return SessionInit(*self._flow_identity(endpoint.scope), payload)
 
     def _flow_identity(self, scope: object | None) -> tuple[str, int, str]:
-        """How a part of the code is called: name, version, application."""
+        """Return name, version and application of a flow or subflow."""
         state = self._state
         name: str = getattr(scope, "name", state.name)
         return name, getattr(scope, "version", state.version), getattr(scope, "app", self._app)
@@ -361,7 +361,7 @@ class FlowSessions:
 def queue_message(
     transition: FlowTransition, endpoint: SessionEndpoint, message: SessionMessage
 ) -> None:
-    """Have something said with the next commit."""
+    """Send a message with the commit of a transition."""
     transition.outgoing.setdefault(endpoint.number, []).append(message)
 
 
@@ -394,7 +394,7 @@ def _check_can_send(endpoint: SessionEndpoint) -> None:
 
 
 def _is_finished(endpoint: SessionEndpoint) -> bool:
-    """Whether nothing more can come."""
+    """Whether no message is left, and no more can arrive."""
     return not endpoint.buffer and endpoint.state in (SessionState.ENDED, SessionState.CLOSED)
 
 
@@ -405,7 +405,7 @@ def _closed_result(endpoint: SessionEndpoint) -> SessionClosedResult:
 
 def _find_info(endpoint: SessionEndpoint) -> bytes | SessionClosedResult | None:
     if endpoint.info is not None:
-        return values.encode_value(endpoint.info, "the flow at the other end")
+        return values.encode_value(endpoint.info, "the flow of the peer")
     if endpoint.buffer:
         return SessionClosedResult(
             error_from_message(endpoint.buffer[0].message, endpoint.peer), endpoint.number
@@ -414,7 +414,7 @@ def _find_info(endpoint: SessionEndpoint) -> bytes | SessionClosedResult | None:
 
 
 def error_from_message(message: SessionMessage, peer: str) -> FlowError:
-    """What it means for the code that the other end says this instead of data."""
+    """Return the error that the code gets for a message other than data."""
     if isinstance(message, SessionReject):
         return SessionRejectedError(f"{peer} rejected the session: {message.text}")
     if isinstance(message, SessionError):

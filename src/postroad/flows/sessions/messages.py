@@ -1,6 +1,6 @@
-"""What two flows tell each other, as it is in the messages.
+"""Messages of sessions between two flows, and the envelopes that carry them.
 
-A message has everything one commit says in one session, in order.
+An envelope has all messages that one commit sends in one session, in order.
 """
 
 from __future__ import annotations
@@ -9,29 +9,29 @@ from typing import TypeAlias
 
 import msgspec
 
-from postroad.core.errors import Reject as DeadLetter
+from postroad.core.errors import Reject
 
 QUEUE = "flows.sessions"
-"""The messages queue of every node that has flows."""
+"""The queue of session messages, at every node that has flows."""
 
 _NAME_CHARS_MAX = 200
 _MESSAGES_MAX = 100_000
 
 
 def is_valid_name(text: str) -> bool:
-    """Whether a flow or a signal can be called that, at every node and in every store."""
+    """Whether a flow or a signal can have that name, at every node and in every store."""
     return 0 < len(text) <= _NAME_CHARS_MAX and text.isprintable()
 
 
 class SessionKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A session, as both ends call it: the flow that opened it, and its number there."""
+    """Identifies a session at both ends: the flow that opened it, and its number there."""
 
     flow: int
     number: int
 
 
 class SessionInit(msgspec.Struct, frozen=True, array_like=True, tag="i", gc=False):
-    """Opens a session; may have the first data with it."""
+    """Opens a session; may contain the first data."""
 
     flow: str
     version: int
@@ -55,7 +55,7 @@ class SessionReject(msgspec.Struct, frozen=True, array_like=True, tag="r", gc=Fa
 
 
 class SessionData(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
-    """Something that was sent."""
+    """A value."""
 
     payload: bytes
 
@@ -78,7 +78,7 @@ SessionMessage: TypeAlias = (
 
 
 class SessionEnvelope(msgspec.Struct, frozen=True, array_like=True):
-    """What one commit says in one session."""
+    """The messages that one commit sends in one session."""
 
     key: SessionKey
     is_for_initiator: bool
@@ -92,36 +92,36 @@ _message_decoder: msgspec.msgpack.Decoder[SessionMessage] = msgspec.msgpack.Deco
 
 
 def encode_session_envelope(envelope: SessionEnvelope) -> bytes:
-    """A message as it is sent."""
+    """Encode an envelope as the body of a message."""
     return _encoder.encode(envelope)
 
 
 def decode_session_envelope(body: bytes) -> SessionEnvelope:
-    """A message as it was sent; raises Reject if it is none."""
+    """Decode the body of a message; raises Reject if it is no envelope."""
     try:
         envelope = _decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise DeadLetter(f"invalid session envelope: {error}") from None
+        raise Reject(f"invalid session envelope: {error}") from None
     if not envelope.messages or len(envelope.messages) > _MESSAGES_MAX:
-        raise DeadLetter(f"an envelope with {len(envelope.messages)} messages")
+        raise Reject(f"an envelope with {len(envelope.messages)} messages")
     if not 0 < envelope.key.flow < 1 << 63 or not 0 <= envelope.key.number < 1 << 31:
-        raise DeadLetter(f"invalid session key: {envelope.key}")
+        raise Reject(f"invalid session key: {envelope.key}")
     for index, message in enumerate(envelope.messages):
         is_first = isinstance(message, SessionInit)
         if is_first and (index or envelope.is_for_initiator):
-            raise DeadLetter("a session is opened in the middle of an envelope")
+            raise Reject("a session is opened in the middle of an envelope")
         if isinstance(message, SessionInit | SessionConfirm) and not is_valid_name(message.flow):
-            raise DeadLetter(f"invalid flow name: {message.flow[:_NAME_CHARS_MAX]!r}")
+            raise Reject(f"invalid flow name: {message.flow[:_NAME_CHARS_MAX]!r}")
     return envelope
 
 
 def encode_session_message(message: SessionMessage) -> bytes:
-    """A message as it is kept until a flow wants it."""
+    """Encode a message for the buffer in the store."""
     return _encoder.encode(message)
 
 
 def decode_session_message(encoded: bytes) -> SessionMessage:
-    """A message that was kept; raises msgspec.DecodeError if it is of another making."""
+    """Decode a buffered message; raises msgspec.DecodeError if another version wrote it."""
     try:
         return _message_decoder.decode(encoded)
     except (UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""One end of a session: what may be said in it, and what was heard. Pure, and a table."""
+"""One end of a session: a table of state transitions, and the buffer of received messages. Pure."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from postroad.flows.sessions.messages import (
 
 
 class SessionState(StrEnum):
-    """Where a session is, seen from one end."""
+    """The state of a session, seen from one end."""
 
     NEW = "fresh"
-    """Nothing was said yet, and the other end does not know of it."""
+    """Nothing was sent yet, and the other end does not know of it."""
     INITIATING = "initiating"
-    """The other end was asked, and has not answered."""
+    """The other end was asked to respond, and has not replied."""
     OPEN = "open"
     ENDED = "ended"
-    """The other end says nothing more; what it said before may still be read."""
+    """The other end sends nothing more; what it sent before can still be received."""
     CLOSED = "closed"
-    """This end says nothing more, and hears nothing."""
+    """This end neither sends nor receives any more."""
 
 
 class SessionTrigger(StrEnum):
-    """What moves a session."""
+    """What changes the state of a session: a command of this end, or a received message."""
 
     SEND = "send"
     CLOSE = "close"
@@ -48,14 +48,14 @@ class SessionTrigger(StrEnum):
 
 
 class SessionAction(StrEnum):
-    """What is done about it."""
+    """What a trigger causes."""
 
-    SEND_INIT = "say initial"
-    SEND_DATA = "say data"
-    SEND_CLOSE = "say end"
-    SEND_ERROR = "say error"
-    REJECT = "refuse"
-    BUFFER = "keep"
+    SEND_INIT = "send init"
+    SEND_DATA = "send data"
+    SEND_CLOSE = "send close"
+    SEND_ERROR = "send error"
+    REJECT = "reject"
+    BUFFER = "buffer"
     IGNORE = "ignore"
 
 
@@ -69,7 +69,7 @@ class SessionTransition(NamedTuple):
 _S, _C, _R = SessionState, SessionTrigger, SessionAction
 
 SESSION_TRANSITIONS: dict[tuple[SessionState, SessionTrigger], SessionTransition] = {
-    # What this end does.
+    # Commands of this end.
     (_S.NEW, _C.SEND): SessionTransition(_S.INITIATING, _R.SEND_INIT),
     (_S.INITIATING, _C.SEND): SessionTransition(_S.INITIATING, _R.SEND_DATA),
     (_S.OPEN, _C.SEND): SessionTransition(_S.OPEN, _R.SEND_DATA),
@@ -83,24 +83,24 @@ SESSION_TRANSITIONS: dict[tuple[SessionState, SessionTrigger], SessionTransition
     (_S.NEW, _C.FAIL): SessionTransition(_S.CLOSED, _R.IGNORE),
     (_S.INITIATING, _C.FAIL): SessionTransition(_S.CLOSED, _R.SEND_ERROR),
     (_S.OPEN, _C.FAIL): SessionTransition(_S.CLOSED, _R.SEND_ERROR),
-    # It has ended by itself, or has failed: an error is not sent back to where it came from.
+    # The peer has closed it, or has failed: errors are not sent back.
     (_S.ENDED, _C.FAIL): SessionTransition(_S.CLOSED, _R.IGNORE),
     (_S.CLOSED, _C.FAIL): SessionTransition(_S.CLOSED, _R.IGNORE),
-    # What the other end does. It cannot do anything before it was asked.
+    # Messages of the other end, which can send none before it was asked.
     (_S.INITIATING, _C.CONFIRM): SessionTransition(_S.OPEN, _R.BUFFER),
     (_S.INITIATING, _C.REJECT): SessionTransition(_S.ENDED, _R.BUFFER),
     (_S.INITIATING, _C.ERROR): SessionTransition(_S.ENDED, _R.BUFFER),
     (_S.OPEN, _C.DATA): SessionTransition(_S.OPEN, _R.BUFFER),
     (_S.OPEN, _C.ERROR): SessionTransition(_S.ENDED, _R.BUFFER),
     (_S.OPEN, _C.END): SessionTransition(_S.ENDED, _R.BUFFER),
-    # They crossed on the way.
+    # Sent before the other end knew that this one had closed.
     (_S.CLOSED, _C.CONFIRM): SessionTransition(_S.CLOSED, _R.IGNORE),
     (_S.CLOSED, _C.REJECT): SessionTransition(_S.CLOSED, _R.IGNORE),
     (_S.CLOSED, _C.DATA): SessionTransition(_S.CLOSED, _R.IGNORE),
     (_S.CLOSED, _C.ERROR): SessionTransition(_S.CLOSED, _R.IGNORE),
     (_S.CLOSED, _C.END): SessionTransition(_S.CLOSED, _R.IGNORE),
 }
-"""Everything that can happen; what is not in it is a fault of the other end, and ignored."""
+"""All valid transitions; any other message is a fault of the other end, and ignored."""
 
 _TRIGGERS: dict[type, SessionTrigger] = {
     SessionConfirm: SessionTrigger.CONFIRM,
@@ -120,11 +120,11 @@ class PeerFlowInfo(msgspec.Struct, frozen=True):
 
 
 class BufferedMessage(msgspec.Struct, gc=False):
-    """Something that waits for the code to ask for it."""
+    """A received message that the code has not consumed."""
 
     message: SessionMessage
     id: int = 0
-    """Its number in the store; 0 if it is not there."""
+    """Its number in the store; 0 if it is not stored."""
 
 
 class SessionEndpoint:
@@ -135,7 +135,7 @@ class SessionEndpoint:
     def __init__(self, key: SessionKey, peer: str, number: int, *, is_initiator: bool) -> None:
         self.key = key
         self.peer = peer
-        # How this flow calls it.
+        # The number of the session in this flow.
         self.number = number
         self.is_initiator = is_initiator
         self.state = SessionState.NEW if is_initiator else SessionState.OPEN
@@ -151,12 +151,12 @@ class SessionEndpoint:
         return move.action
 
     def on_message(self, message: SessionMessage) -> bool:
-        """The other end said something; whether it is to be kept for the code."""
+        """Apply a received message; return whether it is buffered for the code."""
         if isinstance(message, SessionInit):
             self.info = PeerFlowInfo(message.flow, message.version, message.app)
             return message.payload is not None and self.state is SessionState.OPEN
         if isinstance(message, SessionConfirm):
-            # Whatever has happened since: it is still who is at the other end.
+            # In any state: it tells which flow is at the other end.
             self.info = PeerFlowInfo(message.flow, message.version, message.app)
         move = SESSION_TRANSITIONS.get((self.state, _TRIGGERS[type(message)]))
         if move is None or move.action is SessionAction.IGNORE:

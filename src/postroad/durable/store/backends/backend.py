@@ -1,4 +1,4 @@
-"""What a store needs of a database: one connection that runs statements, one at a time."""
+"""Interface between a store and a database: a connection that runs one statement at a time."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ logger = logging.getLogger("postroad.durable")
 
 
 class StoreConnection(Protocol):
-    """One connection. Whoever calls it sees to it that calls do not overlap.
+    """One connection. Its callers make sure that calls do not overlap.
 
-    Statements of Postroad are written with `?` for parameters; those of users in whatever way
-    their database wants. Failures of the database itself become StoreUnavailableError or
-    StoreCorruptedError; what is wrong with a statement raises as it is.
+    Statements of Postroad have `?` for parameters; those of users have what their driver expects.
+    Failures of the database become StoreUnavailableError or StoreCorruptedError; errors of a
+    statement are raised unchanged.
     """
 
     aborts_on_error: bool
-    """Whether after a statement that failed only a rollback is possible."""
+    """Whether only a rollback is possible after a statement that failed."""
     dialect: str
-    """What SQLAlchemy calls the database and its driver."""
+    """The name of the database and its driver in SQLAlchemy."""
     session_factory: Any = None
-    """Where sessions of SQLAlchemy come from, once there was one."""
+    """The factory of SQLAlchemy sessions, once one was made."""
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[DatabaseRow]:
-        """Run one of Postroad's own statements; the rows it yields."""
+        """Run one of Postroad's own statements; return its rows."""
 
     def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
-        """The same for one that yields no rows; how many it changed."""
+        """Run one of them that returns no rows; return how many it changed."""
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Run one of them with each of some parameters; for what yields no rows."""
+        """Run one of them that returns no rows, for each of several parameters."""
 
     def execute_native(
         self, statement: str, parameters: Sequence[Any] | None = None
@@ -45,14 +45,14 @@ class StoreConnection(Protocol):
         """Run a user's statement."""
 
     def guarding(self, statement: str) -> AbstractContextManager[None]:
-        """A user's statement is run within; UsageError if it would change what others commit.
+        """Return the context for a user's statement; UsageError if it would affect other commits.
 
-        What can be found out after it, `check_savepoint` does.
+        What can only be checked after it, `check_savepoint` checks.
         """
         return nullcontext()
 
     def begin_savepoint(self, lock_s: float, statement_s: float) -> None:
-        """Let a user work, whose part can be undone alone.
+        """Begin the statements of a user, which can be rolled back alone.
 
         Args:
             lock_s: how long a statement may wait for a lock of another client.
@@ -60,56 +60,56 @@ class StoreConnection(Protocol):
         """
 
     def check_savepoint(self) -> None:
-        """The user is done: raise what would keep others from committing, and reset settings."""
+        """Raise if the user's statements would fail the commit; reset changed settings."""
 
     def rollback_savepoint(self) -> None:
-        """Undo what a user did."""
+        """Roll back the statements of a user."""
 
     def release_savepoint(self) -> None:
-        """What a user did is part of the commit."""
+        """Make the statements of a user part of the commit."""
 
     @property
     def leased(self) -> Any:
-        """The connection for users: a GuardedConnection that is one of its driver's class too."""
+        """The connection for users: a GuardedConnection, also of the class of its driver."""
 
     def single_statement_options(self, statement: str, parameters: object) -> dict[str, Any]:
-        """What a cursor must be told so that it takes no second statement along."""
+        """Return options for a cursor that make it reject a second statement."""
 
     def classify_error(self, error: BaseException) -> StoreError | None:
-        """What an error of the driver says about the database; None if it is fine."""
+        """Return the StoreError for an error of the driver; None if the database works."""
 
     def execute_later(self, statement: str) -> None:
-        """Run one of Postroad's own statements, at the latest before the next one."""
+        """Run one of Postroad's own statements, now or just before the next one."""
         self.execute(statement)
 
     def flush(self) -> None:
         """Run what `execute_later` deferred, before the raw connection of the driver is used."""
 
     def begin(self) -> None:
-        """Start to write."""
+        """Begin a transaction that writes."""
 
     def cancel(self) -> None:
-        """End the statement that runs in another thread, where that harms no other."""
+        """Cancel the statement that runs in another thread, if that affects no other statement."""
 
     @property
     def is_in_transaction(self) -> bool:
-        """Whether what `begin` started has not ended."""
+        """Whether the transaction that `begin` started has not ended."""
 
     def prepare(self) -> None:
-        """Everything is written, and `commit` is next."""
+        """Prepare for `commit`, which is next: everything is written."""
 
     def commit(self) -> None:
-        """Make everything since `begin` durable."""
+        """Make all statements since `begin` durable."""
 
     def rollback(self) -> None:
-        """Undo everything since `begin`."""
+        """Roll back all statements since `begin`."""
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
 
 
 def check_in_transaction(database: StoreConnection) -> None:
-    """Raise TransactionAbortedError if a statement ended what others commit too."""
+    """Raise TransactionAbortedError if a statement has rolled back the shared transaction."""
     if not database.is_in_transaction:
         raise TransactionAbortedError(
             "a statement has rolled the whole transaction back; start it again"
@@ -118,7 +118,7 @@ def check_in_transaction(database: StoreConnection) -> None:
 
 @contextmanager
 def savepoint(database: StoreConnection, name: str) -> Iterator[None]:
-    """Undo what is done within, and nothing else, if it raises."""
+    """Roll back the statements of the block, and no others, if it raises."""
     database.execute_later(f"SAVEPOINT {name}")
     try:
         database.flush()
@@ -133,23 +133,23 @@ def savepoint(database: StoreConnection, name: str) -> Iterator[None]:
 
 
 class DatabaseBackend(Protocol):
-    """Where a store keeps its data, and how one gets connections to it."""
+    """The database of a store: locks it, and opens connections."""
 
     is_shared: bool = False
     """Whether other programs can write to the database while a node works on it."""
     column_types: dict[str, str]
-    """What a migration calls `{id}`, `{serial}`, `{blob}` and, after a table, `{clustered}`."""
+    """Types for `{id}`, `{serial}`, `{blob}` and, after a table, `{clustered}` in migrations."""
 
     @property
     def simulated_sync_s(self) -> float:
-        """Seconds that a commit seems to take besides; for disks that are simulated."""
+        """Seconds that a commit on a simulated disk takes."""
 
     @property
     def idle_check_s(self) -> float:
-        """Seconds without work after which it is asked whether another took its place; 0: never."""
+        """Seconds without work after which to check for another process in its place; 0: never."""
 
     def exists(self) -> bool:
-        """Whether there is anything to open."""
+        """Whether the database exists."""
 
     def lock(self, role: str) -> None:
         """Become the only process in that role; raises StoreLockedError if another is."""
@@ -158,26 +158,26 @@ class DatabaseBackend(Protocol):
         """Take a second role, while connected."""
 
     def connect(self) -> StoreConnection:
-        """A connection that reads and writes."""
+        """Open a connection that reads and writes."""
 
     def connect_reader(self) -> StoreConnection:
-        """A connection that sees what is committed."""
+        """Open a connection that only reads, and sees what is committed."""
 
     def lock_schema(self, database: StoreConnection) -> None:
-        """Have the transaction that has started wait until no other prepares the tables."""
+        """Make the current transaction wait until no other process migrates the tables."""
 
     def check(self, database: StoreConnection) -> None:
         """Raise StoreCorruptedError if the data is damaged."""
 
     def record_commits(self, role: str, commits: int) -> None:
-        """Note beside the data how many commits were acknowledged, where that survives a crash."""
+        """Record the number of acknowledged commits beside the data, if that survives a crash."""
 
     def recorded_commits(self, role: str) -> int:
-        """What was noted before this process; 0 if that is not known."""
+        """Return the number that an earlier process recorded; 0 if it is not known."""
         return 0
 
     def unlock(self) -> None:
-        """Let another process in; every connection is closed by now."""
+        """Release the locks, after all connections are closed."""
 
 
 def close_quietly(database: StoreConnection) -> None:

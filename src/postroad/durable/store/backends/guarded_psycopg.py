@@ -44,20 +44,20 @@ class GuardedServerCursor(GuardedPsycopgCursor, psycopg.ServerCursor[Any]):  # t
     """A cursor whose rows stay on the server."""
 
     def __del__(self, *_: object) -> None:
-        """It is closed with its lease."""
+        """Not closed here, but with its lease."""
 
 
 class GuardedPsycopgConnection(GuardedConnection, psycopg.Connection[Any]):  # type: ignore[misc]  # Any.
-    """What users are lent; the store has another one on the same session."""
+    """The connection that is lent to users; the store has another one on the same session."""
 
     _settable = ("row_factory",)
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         super().__init__(connection.pgconn)
-        # Both know what is prepared, and forget it when a table changes.
+        # Both share the prepared statements, which are dropped when a table changes.
         self._prepared = connection._prepared
         self.cursor_factory = GuardedPsycopgCursor
         self.server_cursor_factory = GuardedServerCursor
 
     def __del__(self, *_: object) -> None:
-        """The session is the store's, which closes it."""
+        """Not closed here: the session belongs to the store."""

@@ -1,4 +1,4 @@
-"""A connection to SQLite that can be lent: its authorizer refuses what would harm others."""
+"""A connection to SQLite that can be lent: its authorizer rejects what would affect others."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _SESSION_SAVEPOINT = "sa_savepoint_"
 
 
 class StatementGuard:
-    """SQLite asks it for everything that a statement would do, when it compiles one.
+    """The authorizer: SQLite asks it for each action of a statement, when it compiles one.
 
-    It is set once, since SQLite compiles all statements again when it changes, and is a context in
-    which a user's statement runs. What was compiled before is not asked for again: a statement that
-    the store runs too, which changes nothing; those that end transactions are known by their first
-    word.
+    It is set once, since SQLite compiles all statements again when it changes. It is a context in
+    which a user's statement runs. For a statement that was compiled before, SQLite does not ask
+    again: such a one is a harmless statement of the store, too; statements that end transactions
+    are recognized by their first word.
     """
 
     __slots__ = ("_statement",)
@@ -45,12 +45,12 @@ class StatementGuard:
         self._statement: str | None = None
 
     def of(self, statement: str) -> StatementGuard:
-        """The context for a statement.
+        """Return the context for a statement.
 
         Raises:
-            UsageError: it would undo what others commit.
+            UsageError: it would roll back what others commit.
         """
-        # Tables and triggers may say so as well: then all but the guilty one are done again.
+        # Tables and triggers can contain it as well: then all but this transaction are repeated.
         if "rollback" in statement.lower() and _OR_ROLLBACK.search(_NOT_CODE.sub(" ", statement)):
             raise UsageError(
                 "OR ROLLBACK would undo the commit that this transaction shares with others; "
@@ -88,7 +88,7 @@ class StatementGuard:
         if action in _HIDING:
             return first.lower().startswith(_OWN_TABLES)
         if action == sqlite3.SQLITE_ALTER_TABLE:
-            # The new name is not told.
+            # SQLite does not pass the new name.
             return first == "temp" and _OWN_TABLES in statement.lower()
         if action == sqlite3.SQLITE_SAVEPOINT:
             return not (second or "").startswith(_SESSION_SAVEPOINT)

@@ -1,4 +1,4 @@
-"""A store in memory, for tests: with the honesty of a real disk when its process dies."""
+"""A store in memory, for tests: loses uncommitted data like a real disk if its process dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .sqlite import COLUMN_TYPES, SqliteStoreConnection, check_integrity
 
 
 class MemoryDisk:
-    """What survives the process that uses it: an SQLite database in memory.
+    """A disk that survives the process that uses it: an SQLite database in memory.
 
         disk = MemoryDisk()
         store = MemoryStore(disk)
@@ -53,7 +53,7 @@ class MemoryDisk:
         )
 
     def crash(self) -> None:
-        """The process died: what it was about to commit is there as a whole, or is not."""
+        """Simulate the end of the process: a prepared commit is durable as a whole, or not."""
         self.holders.clear()
         if self.is_in_transaction:
             was_committed = self.is_prepared and self._rng.random() < 0.5
@@ -61,7 +61,7 @@ class MemoryDisk:
         self.is_prepared = False
 
     def backup(self) -> bytes:
-        """A copy of what is committed."""
+        """Return a copy of the committed data."""
         copy = self._connect()
         try:
             if self.is_in_transaction:
@@ -74,20 +74,20 @@ class MemoryDisk:
             copy.close()
 
     def restore(self, backup: bytes) -> None:
-        """Go back to a copy; no process may use the disk."""
+        """Restore a copy; no process may use the disk."""
         self.crash()
         self._connection.close()
         self._use(backup)
 
     def fail_over(self, backup: bytes) -> None:
-        """A copy takes the place of a server that died: whatever was committed since is lost.
+        """Replace the server by a copy: commits since the copy are lost.
 
         Processes that use the disk lose their connections, and get new ones to the copy.
         """
         if self.is_in_transaction:
             self.execute("ROLLBACK")
         self.is_prepared = False
-        # Closed by whoever has a connection to it.
+        # The old database is closed by those that have a connection to it.
         self._use(backup)
 
     def _use(self, backup: bytes | None) -> None:
@@ -102,7 +102,7 @@ class MemoryDisk:
         return self._connection.in_transaction
 
     def execute(self, statement: str) -> sqlite3.Cursor:
-        """Run a statement, whoever else uses the disk."""
+        """Run a statement outside of any connection of a store."""
         return self._connection.cursor().execute(statement)
 
 
@@ -157,7 +157,7 @@ class MemoryStoreConnection(SqliteStoreConnection):
 
 
 class MemoryBackend(DatabaseBackend):
-    """A disk in memory, as a store sees it."""
+    """The backend of a disk in memory."""
 
     column_types = COLUMN_TYPES
 
@@ -192,7 +192,7 @@ class MemoryBackend(DatabaseBackend):
         return self._database
 
     def lock_schema(self, database: StoreConnection) -> None:
-        """All use one connection."""
+        """Not needed: all use one connection."""
 
     def connect_reader(self) -> MemoryStoreConnection:
         return self._database
@@ -201,7 +201,7 @@ class MemoryBackend(DatabaseBackend):
         check_integrity(database, "in memory")
 
     def record_commits(self, role: str, commits: int) -> None:
-        """There is no place beside the data."""
+        """Not recorded: there is no place beside the data."""
 
     def unlock(self) -> None:
         for role in self._roles:
@@ -215,7 +215,7 @@ class MemoryBackend(DatabaseBackend):
 
 
 class MemoryStore(Store):
-    """A store for tests. Give it a disk to have its data survive."""
+    """A store for tests; its data survives on the disk that is passed."""
 
     def __init__(self, disk: MemoryDisk | None = None) -> None:
         super().__init__(MemoryBackend(disk or MemoryDisk()), ExecutorThreadRunner)

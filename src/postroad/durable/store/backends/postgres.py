@@ -1,4 +1,4 @@
-"""A store in PostgreSQL, for those who keep their data there."""
+"""A store in a schema of a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _LOCK_S = 2.0
 _LOCK_POLL_S = 0.02
 
 
-# When one of these befalls a statement of a user, it is that one's: serialization failures and
-# deadlocks, limits of the program, states of objects, a lock that another has, a time-out.
+# Errors that are of a statement of a user, not of the store: serialization failures and deadlocks,
+# program limits, states of objects, locks of others, timeouts.
 _STATEMENT_SQLSTATES = ("40", "54", "55", "57014")
-# Names of more than one constraint that do not agree stay as they are checked.
+# A name that several constraints share counts only if all of them are deferred.
 _DEFERRED_CONSTRAINTS = """
     SELECT string_agg(name, ', ') FROM (
         SELECT format('%I.%I', nspname, conname) AS name
@@ -102,12 +102,12 @@ class PostgresStoreConnection(StoreConnection):
         self._where = where
         self._leased: GuardedPsycopgConnection | None = None
         self._translated: dict[str, bytes] = {}
-        # What is sent with the next statement: a message of its own takes longer than most do.
+        # Statements that are sent with the next one: a round trip of their own takes longer.
         self._pending_statements: list[str] = []
-        # What keeps other processes out.
+        # Keys of advisory locks, which keep other processes out.
         self.locks: list[int] = []
-        # Whether what is to be checked at the end of a transaction is checked at once in this one,
-        # and what was not so at its start, once that was asked for.
+        # Whether deferred constraints are checked at once in this transaction, and which ones were
+        # deferred at its start, once that was read.
         self._checks_immediately = False
         self._deferred_constraints: str | None = None
 
@@ -132,7 +132,7 @@ class PostgresStoreConnection(StoreConnection):
     def execute_native(
         self, statement: str, parameters: Sequence[Any] | None = None
     ) -> list[DatabaseRow]:
-        # As `binary` the statement is sent in a way that allows only one.
+        # With `binary` the statement is sent by a protocol that allows only one.
         self.flush()
         with translating_errors(self._where, is_users=True):
             return _rows_of(self._connection.execute(statement.encode(), parameters, binary=True))
@@ -145,7 +145,7 @@ class PostgresStoreConnection(StoreConnection):
         )
 
     def _restore_deferred(self) -> list[str]:
-        """Have constraints checked when the tables say so, after those of an earlier turn were."""
+        """Return statements that defer constraints again after an earlier `check_savepoint`."""
         if not self._checks_immediately:
             return []
         self._checks_immediately = False
@@ -159,7 +159,7 @@ class PostgresStoreConnection(StoreConnection):
         )
 
     def check_savepoint(self) -> None:
-        # Otherwise the commit would find out, and nobody could tell whose fault it is.
+        # Otherwise the commit would fail, and it would not be known because of which user.
         with translating_errors(self._where, is_users=True):
             self._send("SET CONSTRAINTS ALL IMMEDIATE", *self._resets, *self._relock())
         self._checks_immediately = True
@@ -175,7 +175,7 @@ class PostgresStoreConnection(StoreConnection):
         self.execute_later("RELEASE SAVEPOINT postroad_turn")
 
     def _relock(self) -> list[str]:
-        """Whatever a user unlocked is locked again; what was not is locked once more."""
+        """Return statements that acquire all locks again: a user may have released some."""
         return [f"SELECT pg_try_advisory_lock({key})" for key in self.locks]
 
     def execute_later(self, statement: str) -> None:
@@ -187,7 +187,7 @@ class PostgresStoreConnection(StoreConnection):
                 self._send()
 
     def _send(self, *statements: str) -> psycopg.Cursor[DatabaseRow]:
-        """Run statements without parameters in one message, after those put off."""
+        """Run statements without parameters in one message, after the deferred ones."""
         text = "; ".join((*self._pending_statements, *statements))
         self._pending_statements.clear()
         return self._connection.execute(text.encode(), prepare=False)
@@ -200,7 +200,7 @@ class PostgresStoreConnection(StoreConnection):
             try:
                 return self._connection.execute(self._translate(statement), parameters)
             except psycopg.errors.InvalidSqlStatementName:
-                # A user took away what the driver has prepared; a new connection has all of it.
+                # A user has deallocated prepared statements; a new connection prepares them again.
                 self._connection.close()
                 raise
 
@@ -213,14 +213,14 @@ class PostgresStoreConnection(StoreConnection):
         return self._leased
 
     def single_statement_options(self, statement: str, parameters: object) -> dict[str, Any]:
-        # Where it cannot be seen that there is only one, the server looks: see execute_native.
+        # If it is not certain that there is only one, the server checks: see execute_native.
         return {} if parameters or ";" not in statement.rstrip("; \t\r\n") else {"binary": True}
 
     def classify_error(self, error: BaseException) -> StoreError | None:
         import psycopg
 
         if isinstance(error, psycopg.InterfaceError) and not self._connection.closed:
-            # Of a cursor that its user has closed, say.
+            # For example of a cursor that its user has closed.
             return None
         if _is_statement_error(error):
             return None
@@ -231,7 +231,7 @@ class PostgresStoreConnection(StoreConnection):
         self.execute("BEGIN")
 
     def prepare(self) -> None:
-        """The server needs no preparation."""
+        """Not needed."""
 
     def commit(self) -> None:
         with translating_errors(self._where):
@@ -249,7 +249,7 @@ class PostgresStoreConnection(StoreConnection):
         return bool(self._connection.info.transaction_status.value)
 
     def find_commit_risks(self) -> list[str]:
-        """How the server may lose commits that were acknowledged, and what prevents that."""
+        """Return how the server may lose acknowledged commits, each with what prevents it."""
         with translating_errors(self._where):
             return find_commit_risks(self._connection)
 
@@ -293,11 +293,11 @@ class PostgresBackend(DatabaseBackend):
         return f"postgresql://{place}/{parts.get('dbname', '')} schema {self._schema}"
 
     def exists(self) -> bool:
-        # The server knows, and tells when it is asked for the owner.
+        # Not known before the owner is read.
         return True
 
     def lock(self, role: str) -> None:
-        # Taken with the connection, and given back with it.
+        # Acquired and released with the connection.
         self._roles.append(role)
 
     def lock_additional_role(self, role: str, database: StoreConnection) -> None:
@@ -306,7 +306,7 @@ class PostgresBackend(DatabaseBackend):
         self._roles.append(role)
 
     def connect(self) -> PostgresStoreConnection:
-        """A connection that holds the lock: a server that goes away takes both with it."""
+        """Open a connection that holds the locks: they end with it."""
         database = self._open()
         try:
             for role in self._roles:
@@ -355,7 +355,7 @@ class PostgresBackend(DatabaseBackend):
             )
 
     def record_commits(self, role: str, commits: int) -> None:
-        """There is no place beside the data."""
+        """Not recorded: there is no place beside the data."""
 
     def unlock(self) -> None:
         self._roles.clear()

@@ -64,10 +64,10 @@ def _to_ms(seconds: float) -> int:
 
 
 class PostgresSessions:
-    """What sessions of a store begin with; whatever the connection string sets itself is left.
+    """Opens sessions of a store with settings, unless the connection string has them.
 
     Raises:
-        psycopg.ProgrammingError: the connection string is none.
+        psycopg.ProgrammingError: the connection string is invalid.
     """
 
     def __init__(self, dsn: str, schema: str, where: str) -> None:
@@ -160,7 +160,7 @@ def _session_of(connection: psycopg.Connection[DatabaseRow]) -> int:
 
 
 def find_commit_risks(connection: psycopg.Connection[DatabaseRow]) -> list[str]:
-    """How commits that were acknowledged may be lost, and what prevents that."""
+    """Return how acknowledged commits may be lost, each with what prevents it."""
     ((fsync, synchronous, standby_names),) = connection.execute(_SETTINGS_OF_COMMITS).fetchall()
     ((standbys,),) = connection.execute(_COUNT_STANDBYS.encode()).fetchall()
     risks = []

@@ -34,7 +34,7 @@ _BUSY_POLL_S = 0.02
 _WAL_BYTES = 4 * 1024 * 1024
 _WAL_KEPT_BYTES = 16 * _WAL_BYTES
 
-# What a lock file holds: who has it, and how many commits were acknowledged.
+# Content of a lock file: the process that holds it, and the number of acknowledged commits.
 _PID_BYTES = 32
 _COMMITS_BYTES = 20
 
@@ -76,7 +76,7 @@ class ErrorTranslator:
 
 
 def _raise_store_error(where: str, error: sqlite3.Error) -> None:
-    """Raise what an error says about the database, unless that is fine."""
+    """Raise the StoreError for an error, unless the database works."""
     failure = _classify_error(where, error)
     if failure is not None:
         raise failure from error
@@ -108,8 +108,8 @@ class SqliteStoreConnection(StoreConnection):
         self._leased = connection
         self._connection = unguarded(connection)
         self._where = where
-        # One for all statements but those with many rows, which may come from another statement:
-        # to make it takes as long as to run a short one.
+        # One for all statements: to create one takes as long as to run a short statement. Those
+        # with many rows have their own, as their rows may come from another statement.
         self._cursor = self._connection.cursor()
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[DatabaseRow]:
@@ -142,17 +142,17 @@ class SqliteStoreConnection(StoreConnection):
         return self._leased._guard.of(statement)
 
     def flush(self) -> None:
-        """Nothing is ever put off."""
+        """Not needed: `execute_later` defers nothing."""
 
     def cancel(self) -> None:
-        """To end a statement that writes would undo the whole transaction."""
+        """Not done: it would roll back the whole transaction."""
 
     def begin_savepoint(self, lock_s: float, statement_s: float) -> None:
-        # Whoever has started to write waits for nobody.
+        # No limits: a transaction that writes does not wait for others.
         self.execute("SAVEPOINT postroad_turn")
 
     def check_savepoint(self) -> None:
-        """Nothing is left to find out: foreign keys are not checked, and settings are refused."""
+        """Not needed: foreign keys are not checked, and changes of settings are rejected."""
 
     def rollback_savepoint(self) -> None:
         self.execute("ROLLBACK TO SAVEPOINT postroad_turn")
@@ -166,13 +166,13 @@ class SqliteStoreConnection(StoreConnection):
         return self._leased
 
     def single_statement_options(self, statement: str, parameters: object) -> dict[str, Any]:
-        # It never takes two.
+        # It never accepts two.
         return {}
 
     def classify_error(self, error: BaseException) -> StoreError | None:
         if not isinstance(error, sqlite3.Error):
             return None
-        # The write lock is held: what is in the way is a cursor of the function itself.
+        # The write lock is held: it is blocked by a cursor of the function itself.
         is_busy = _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         return None if is_busy else _classify_error(self._where, error)
 
@@ -196,7 +196,7 @@ class SqliteStoreConnection(StoreConnection):
         return self._connection.in_transaction
 
     def copy_to(self, path: str) -> None:
-        """Write a copy of everything that is committed."""
+        """Write a copy of the committed data."""
         _make_private(Path(path))
         with ErrorTranslator(path):
             copy = sqlite3.connect(path)
@@ -220,7 +220,7 @@ class SqliteBackend(DatabaseBackend):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._locks: dict[str, int] = {}
-        # How many commits were acknowledged: by now, and before this process.
+        # Numbers of acknowledged commits: now, and before this process.
         self._commit_records: dict[str, mmap.mmap] = {}
         self._recorded_commits: dict[str, int] = {}
 
@@ -251,7 +251,7 @@ class SqliteBackend(DatabaseBackend):
         self._commit_records[role] = mmap.mmap(lock, _PID_BYTES + _COMMITS_BYTES)
 
     def _check_owners(self, *more: Path) -> None:
-        """Refuse files that somebody else has put there; raises ConfigError."""
+        """Raise ConfigError if files of the store belong to another user."""
         names = (self._path.name + ending for ending in ("", "-wal", "-shm", "-journal"))
         for path in (*map(self._path.with_name, names), *more):
             try:
@@ -272,7 +272,7 @@ class SqliteBackend(DatabaseBackend):
             self._use_wal(database)
             database.execute("PRAGMA synchronous = FULL")
             database.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
-            # Alone, or it might overwrite what another process is writing there.
+            # Alone, so that it does not overwrite what another process writes there.
             database.begin()
             try:
                 self._preallocate_wal()
@@ -284,7 +284,7 @@ class SqliteBackend(DatabaseBackend):
         return database
 
     def _use_wal(self, database: SqliteStoreConnection) -> None:
-        """Turn the log on. SQLite does not wait by itself if another process does so right now."""
+        """Turn the log on; SQLite itself does not wait for another process that does the same."""
         deadline = time.monotonic() + _BUSY_S
         while True:
             try:
@@ -297,10 +297,10 @@ class SqliteBackend(DatabaseBackend):
                 return
 
     def _preallocate_wal(self) -> None:
-        """Write the log in its whole length once, where there is plenty of room.
+        """Write the log in its whole length once, if the disk has plenty of space.
 
-        A disk keeps what is overwritten sooner than what makes a file longer. SQLite goes by what
-        is valid in the log, not by its length.
+        Overwriting a file is synced faster than extending it. SQLite ignores what is not valid in
+        the log.
         """
         try:
             log = os.open(f"{self._path}-wal", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -315,7 +315,7 @@ class SqliteBackend(DatabaseBackend):
             logger.debug("cannot preallocate the write-ahead log of %s: %s", self._path, error)
 
     def lock_schema(self, database: StoreConnection) -> None:
-        """Whoever has started to write is alone anyway."""
+        """Not needed: a transaction that writes is alone."""
 
     def connect_reader(self) -> SqliteStoreConnection:
         database = self._open(f"{self._path}")
@@ -338,8 +338,8 @@ class SqliteBackend(DatabaseBackend):
         check_integrity(database, str(self._path))
 
     def record_commits(self, role: str, commits: int) -> None:
-        # Without a sync: it may fall behind what is in the database, and is never ahead of it
-        # unless something was lost there.
+        # Without a sync: it may be behind the database, and is ahead of it only if the database has
+        # lost commits.
         if role in self._commit_records:
             self._commit_records[role][_PID_BYTES:] = b"%0*d" % (_COMMITS_BYTES, commits)
 
@@ -357,7 +357,7 @@ class SqliteBackend(DatabaseBackend):
 
 
 def _make_private(path: Path) -> None:
-    """Make a file that nobody else may read, unless there is one; SQLite's log is as private."""
+    """Create a file that no other user may read, unless it exists; SQLite's log is as private."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
@@ -380,7 +380,7 @@ def check_integrity(database: StoreConnection, where: str) -> None:
 
 
 class SqliteStore(Store):
-    """A store in one file; the default. `path` is made if it does not exist."""
+    """A store in one file; the default. `path` is created if it does not exist."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(SqliteBackend(Path(path)))

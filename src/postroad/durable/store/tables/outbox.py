@@ -1,4 +1,4 @@
-"""The outbox: batches of messages with gapless numbers, one row of them for each peer.
+"""The outbox: batches of messages with gapless numbers, one sequence per peer.
 
 Everything here runs inside the transaction of a commit.
 """

@@ -63,15 +63,15 @@ def list_peers(database: StoreConnection) -> list[PeerState]:
 
 
 def _to_peer(row: DatabaseRow) -> PeerState:
-    id, name, epoch, head, head_chain, acked, settled_chain, is_paused = row
+    id, name, epoch, last_seq, last_chain, acked_seq, acked_chain, is_paused = row
     return PeerState(
         id,
         name,
         epoch,
-        head,
-        bytes(head_chain),
-        acked,
-        bytes(settled_chain),
+        last_seq,
+        bytes(last_chain),
+        acked_seq,
+        bytes(acked_chain),
         is_paused=bool(is_paused),
     )
 
@@ -148,8 +148,8 @@ def peer_and_chain(
     In one statement, so that both are of the same moment.
     """
     rows = database.execute(
-        f"SELECT {_PEER_COLUMNS}, page.last, page.chain FROM {_PEERS}"
-        " LEFT JOIN postroad_outbox AS page ON page.id = (SELECT MAX(id) FROM postroad_outbox"
+        f"SELECT {_PEER_COLUMNS}, batch.last, batch.chain FROM {_PEERS}"
+        " LEFT JOIN postroad_outbox AS batch ON batch.id = (SELECT MAX(id) FROM postroad_outbox"
         f" WHERE id BETWEEN peers.id * {BATCH_ID_SPAN} AND peers.id * {BATCH_ID_SPAN} + ?)"
         " WHERE peers.name = ?",
         (number, name),

@@ -1,4 +1,16 @@
-"""The tables, as numbered migrations. A released one is never changed."""
+"""The tables, as numbered migrations. A released one is never changed.
+
+Some names in the tables are older than those in the code:
+
+    letter, letters                 a message, the messages of a batch
+    posted_ms                       when they were sent
+    settled, settled_chain          acked_seq, acked_chain: what a peer has acknowledged
+    postroad_aside                  deferred messages
+    holds_key                       blocks_key: later messages of the key wait for it
+    ahead_ms                        clock_skew_ms
+    postroad_refusals               rejections
+    died_ms                         dead_at_ms
+"""
 
 from __future__ import annotations
 
@@ -11,11 +23,11 @@ from postroad.durable.store.backends.backend import DatabaseBackend, StoreConnec
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
-        # What waits to be sent: `settled` is what the peer has accepted.
+        # What waits to be sent: `settled` is the last message that the peer has acknowledged.
         """CREATE TABLE postroad_peers (
             id {id}, name TEXT NOT NULL UNIQUE, epoch BIGINT NOT NULL,
             settled BIGINT NOT NULL, settled_chain {blob} NOT NULL)""",
-        # The id is made of the peer and the first number, so that a post changes one table and no
+        # The id is made of the peer and the first number, so that a send changes one table and no
         # index; the last batch of a peer tells how far its numbers go.
         """CREATE TABLE postroad_outbox (
             id {id}, last BIGINT NOT NULL, chain {blob} NOT NULL, posted_ms BIGINT NOT NULL,
@@ -54,7 +66,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             died_ms BIGINT NOT NULL, letter {blob} NOT NULL)""",
     ),
     (
-        # Operators have bridges rest, and look at dead letters by what they have in common.
+        # Operators pause bridges, and look at dead letters in groups.
         "ALTER TABLE postroad_peers ADD COLUMN is_paused BIGINT NOT NULL DEFAULT 0",
         "CREATE INDEX postroad_dead_kind ON postroad_dead (queue, reason)",
     ),
@@ -72,7 +84,7 @@ class Schema(msgspec.Struct, frozen=True):
     """The tables of one layer.
 
     Attributes:
-        of: whose tables they are, for messages.
+        of: whose tables they are, for error messages.
         key: where the store keeps their version.
         migrations: the statements that bring each version to the next; the first ones make it.
     """
@@ -116,7 +128,7 @@ QUEUES = Schema("queues", "schema", MIGRATIONS)
 
 
 def migrate(backend: DatabaseBackend, database: StoreConnection) -> None:
-    """Bring the store's own tables up to date; a newer store is refused."""
+    """Bring the store's own tables up to date; a newer store is rejected."""
     database.execute(
         "CREATE TABLE IF NOT EXISTS postroad_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
     )
@@ -128,13 +140,13 @@ def migrate(backend: DatabaseBackend, database: StoreConnection) -> None:
 
 
 def read_meta(database: StoreConnection, name: str) -> str | None:
-    """One of the few facts about the store itself."""
+    """Return a value of the table of settings, or None."""
     rows = database.execute("SELECT value FROM postroad_meta WHERE name = ?", (name,))
     return rows[0][0] if rows else None
 
 
 def write_meta(database: StoreConnection, name: str, value: str) -> None:
-    """Remember one of them."""
+    """Set a value of the table of settings."""
     database.execute(
         "INSERT INTO postroad_meta (name, value) VALUES (?, ?)"
         " ON CONFLICT (name) DO UPDATE SET value = excluded.value",

@@ -56,7 +56,7 @@ def _count_of(mark: str | None) -> int:
 
 
 class CommitEvent:
-    """What a commit has added."""
+    """The additions of a commit, for listeners."""
 
     __slots__ = (
         "bytes_by_sender",

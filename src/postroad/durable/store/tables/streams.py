@@ -164,7 +164,8 @@ class StreamTable:
             status, detail = WindowStatus.DIVERGED, str(error)
         if prepared is not None:
             raise RuntimeError(
-                f"a page of {sender!r} was told of that is not to be stored: {status}"
+                f"batch of {sender!r} was announced before its commit, but must not be stored "
+                f"({status}): this is a bug"
             )
         self._record_progress(stream, before, rejections)
         # Sent with each ack until they are acknowledged: the first ack with them may have been
