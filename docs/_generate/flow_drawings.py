@@ -39,8 +39,8 @@ def draw_session() -> str:
     causes: Causes = {}
     for (before, trigger), move in session.SESSION_TRANSITIONS.items():
         if move.state is not before:
-            is_said = move.action.value.startswith("say ")
-            text = f"{trigger.value} ({move.action.value})" if is_said else trigger.value
+            is_sent = move.action.value.startswith("send ")
+            text = f"{trigger.value} ({move.action.value})" if is_sent else trigger.value
             causes.setdefault((before, move.state), []).append(text)
     colours = [_WAITING, _WAITING, _WORKING, _TROUBLED]
     boxes = [

@@ -23,27 +23,27 @@ from tests.support.cases import each
 # By state and by what this end does: what it says, and the state after that.
 SPOKEN = {
     "fresh": {
-        "send": ("say initial", "initiating"),
+        "send": ("send init", "initiating"),
         "close": ("ignore", "closed"),
         "fail": ("ignore", "closed"),
     },
     "initiating": {
-        "send": ("say data", "initiating"),
-        "close": ("say end", "closed"),
-        "fail": ("say error", "closed"),
+        "send": ("send data", "initiating"),
+        "close": ("send close", "closed"),
+        "fail": ("send error", "closed"),
     },
     "open": {
-        "send": ("say data", "open"),
-        "close": ("say end", "closed"),
-        "fail": ("say error", "closed"),
+        "send": ("send data", "open"),
+        "close": ("send close", "closed"),
+        "fail": ("send error", "closed"),
     },
     "ended": {
-        "send": ("refuse", "ended"),
+        "send": ("reject", "ended"),
         "close": ("ignore", "closed"),
         "fail": ("ignore", "closed"),
     },
     "closed": {
-        "send": ("refuse", "closed"),
+        "send": ("reject", "closed"),
         "close": ("ignore", "closed"),
         "fail": ("ignore", "closed"),
     },
