@@ -1,4 +1,4 @@
-"""What the page of flows says about commits and letters, looked up in a run."""
+"""What the page of flows says about commits and envelopes, looked up in a run."""
 
 import importlib.util
 import os
@@ -35,7 +35,7 @@ class Committed(NamedTuple):
     is_new: bool
     steps: list[str]
     consumed: int
-    letters: int
+    envelopes: int
     said: list[str]
 
 
@@ -80,7 +80,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[Committed]:
     return seen
 
 
-async def test_the_journey_takes_three_commits_and_two_letters(
+async def test_the_journey_takes_three_commits_and_two_envelopes(
     tmp_path: Path, page_flows: ModuleType, commits: list[Committed]
 ) -> None:
     ping, pong = page_flows.ping, page_flows.pong
@@ -112,7 +112,7 @@ def test_the_page_tells_what_is_committed() -> None:
     assert [row[:2] for row in rows] == [
         ("alpha", "FlowAdmitted"), ("beta", "FlowAdmitted"), ("alpha", "SessionMessagesReceived"),
     ]  # fmt: skip
-    assert "Three events, three commits, two letters." in journey
+    assert "Three events, three commits, two envelopes." in journey
 
 
 def test_the_commands_for_operators_tell_what_the_page_says(tmp_path: Path) -> None:

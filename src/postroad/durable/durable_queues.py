@@ -407,8 +407,8 @@ class DurableQueues(Lifecycle):
         """
         if retry is not None and (retry.retry_on is not None or retry.give_up_on is not None):
             raise UsageError(
-                "retry_on and give_up_on filter errors of handlers; to retry a pulled message, call "
-                "its nack()"
+                "retry_on and give_up_on filter errors of handlers; to retry a pulled message, "
+                "call its nack()"
             )
         if queue in self._consumers:
             raise UsageError(f"queue {queue!r} has a consumer; it cannot be pulled from")
