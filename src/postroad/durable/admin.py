@@ -197,11 +197,11 @@ class DurableQueuesAdmin:
             )
 
     async def pause(self, queue: str) -> None:
-        """Hand out no messages of a queue until `resume`, also after a restart."""
+        """Dispatch no messages of a queue until `resume`, also after a restart."""
         await self._set_paused(queue, True)
 
     async def resume(self, queue: str) -> None:
-        """Hand out the messages of a queue again."""
+        """Dispatch the messages of a queue again."""
         await self._set_paused(queue, False)
 
     async def _set_paused(self, queue: str, is_paused: bool) -> None:

@@ -1,4 +1,4 @@
-"""Parameters that the library fills in: a function asks for them by annotation."""
+"""Injection of parameters, which a function requests by annotation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class _Injected:
-    """Stands for a value that was not filled in."""
+    """Stands for a value that was not injected."""
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -38,7 +38,7 @@ class _Injected:
 
 
 INJECTED: Any = _Injected()
-"""The default of a parameter that is filled in: it lets type checkers accept a call without it.
+"""The default of an injected parameter: it lets type checkers accept a call without it.
 
     async def charge(order: Order, tx: Transaction = INJECTED) -> str: ...
 
@@ -47,7 +47,7 @@ INJECTED: Any = _Injected()
 
 
 class Unresolved(NamedTuple):
-    """An annotation that names what is not known at run time."""
+    """An annotation with a name that is not known at run time."""
 
     text: str
 
@@ -56,12 +56,12 @@ class Unresolved(NamedTuple):
 
 
 class Injection(NamedTuple):
-    """A parameter that is filled in.
+    """A parameter that is injected.
 
     Attributes:
         name: of the parameter.
-        position: where it is among those that are given by position; None if by name only.
-        source: what it is filled with.
+        position: its index among positional parameters; None if it is keyword-only.
+        source: of the injected value.
     """
 
     name: str
@@ -70,9 +70,9 @@ class Injection(NamedTuple):
 
 
 def find_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a function; each annotation is what it stands for, or `Unresolved`.
+    """Return the parameters of a function; each annotation is resolved, or `Unresolved`.
 
-    None for classes and for built-in functions that do not tell.
+    Classes, and built-in functions without a signature, have none.
     """
     if isinstance(function, type):
         return []
@@ -84,7 +84,7 @@ def find_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         hints = get_type_hints(target)
     except Exception:
-        # One that cannot be resolved must not hide the others.
+        # One annotation that cannot be resolved must not affect the others.
         names = getattr(target, "__globals__", {})
         hints = {each.name: _resolve(each.annotation, names) for each in parameters}
     return [each.replace(annotation=hints.get(each.name, each.empty)) for each in parameters]
@@ -100,11 +100,11 @@ def find_injections(
 
     Args:
         parameters: as from `find_parameters`.
-        source_of: gives what fills a parameter of a type, or None.
+        source_of: returns the source for a type, or None.
         names: of these types.
 
     Raises:
-        UsageError: one cannot be filled in, or may be meant to be.
+        UsageError: one cannot be injected, or seems to be meant to be.
     """
     injections: list[Injection] = []
     position = 0
@@ -135,7 +135,7 @@ def fill(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments of a call, together with what is filled in."""
+    """The arguments of a call, together with the injected ones."""
     by_position, by_name = list(args), dict(kwargs)
     for name, position, source in injections:
         if name in by_name:
@@ -182,7 +182,7 @@ def _resolve(annotation: Any, names: dict[str, Any]) -> Any:
 
 
 def _origin(hint: Any) -> Any:
-    """The class of a generic type."""
+    """Return the class of a generic type."""
     return getattr(hint, "__origin__", hint)
 
 

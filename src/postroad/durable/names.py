@@ -22,24 +22,24 @@ KEY_BYTES_MAX = 1_024
 
 
 def outbound_queue(peer: str) -> str:
-    """The name of the queue of what waits to be sent to a peer."""
+    """Return the name of the outbound queue to a peer."""
     return OUTBOUND_PREFIX + peer
 
 
 def inbound_queue(node: str) -> str:
-    """The name of all that others deliver to a node."""
+    """Return the name of the inbound messages of a node."""
     return INBOUND_PREFIX + node
 
 
 def peer_of(queue: str) -> str:
-    """The peer an outbound queue is for; raises ConfigError if the name is another kind's."""
+    """Return the peer of an outbound queue; raises ConfigError for any other name."""
     if not queue.startswith(OUTBOUND_PREFIX):
         raise ConfigError(f"{queue!r} is no outbound queue: they begin with {OUTBOUND_PREFIX!r}")
     return validate_node_name(queue.removeprefix(OUTBOUND_PREFIX))
 
 
 def node_of_bridge(name: str) -> str:
-    """The node that a peer delivers for: itself, or the one whose bridge process it is."""
+    """Return the node that a peer delivers for: itself, or the node of a bridge process."""
     return name.removesuffix(BRIDGE_SUFFIX)
 
 

@@ -102,10 +102,10 @@ class FlowRequestEncoder(Protocol):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tuple[str, OutgoingMessage]:
-        """A flow to start, and the client id that it gets."""
+        """Encode a request to start a flow; return the client id of the flow and the message."""
 
     def signal(self, flow: str, name: str, value: Any) -> OutgoingMessage:
-        """A signal to a flow."""
+        """Encode a signal to a flow."""
 
 
 class MessageEncoder:
@@ -119,7 +119,7 @@ class MessageEncoder:
     def __init__(self, config: DurableQueuesConfig, node: str) -> None:
         self.node = node
         self._bytes_max = config.message_bytes_max
-        # Unlike those of any other process, also of this node.
+        # Different from those of any other process, also of this node.
         self._next_id = itertools.count(secrets.randbits(31) << 32).__next__
         self._valid_names: set[tuple[str, str]] = set()
         self._flow_requests: FlowRequestEncoder | None = None

@@ -1,7 +1,7 @@
 """The bridge manager: creates and ends bridges by commands of the node.
 
 It runs inside the node, or as a process of its own on the same store. A token, taken from the
-store at its start, makes sure that of two managers only the later one removes anything.
+store at its start, makes sure that of two managers only the later one commits acks.
 """
 
 from __future__ import annotations

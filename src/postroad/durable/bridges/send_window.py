@@ -123,7 +123,7 @@ class BridgeSendWindow:
 
         Args:
             acked: number up to which this store has durably removed what the peer accepted; the
-                peer forgets then what it refused up to there.
+                peer then drops its rejections up to there.
         """
         window = StreamWindow(
             self._stream.store,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:
     _Driver = object
 
-# What drivers offer that would end the commit of others, or change the connection for them.
+# Methods of drivers that would end the shared transaction, or change the connection for others.
 _FORBIDDEN_CONNECTION_METHODS = re.compile(
     r"adapters|backup|blobopen|cancel|cancel_safe|close|commit|deserialize|enable_load_extension"
     r"|executescript|fileno|interrupt|iterdump|load_extension|notifies|pgconn|pipeline|rollback"
@@ -44,7 +44,7 @@ _FIRST_WORD = re.compile(
 _TRANSACTION_WORDS = frozenset(
     {"ABORT", "BEGIN", "COMMIT", "END", "PREPARE", "RELEASE", "ROLLBACK", "SAVEPOINT", "START"}
 )
-# These would take away what the connection has prepared for others.
+# These would drop what the connection has prepared for others.
 _DISCARDING_WORDS = frozenset({"DEALLOCATE", "DISCARD"})
 # As SQLAlchemy writes them for a session that is part of a larger transaction.
 _OF_SESSION = re.compile(
@@ -77,7 +77,7 @@ class ConnectionLease:
     """One call of a function with the connection, which is restored afterwards.
 
     Args:
-        database: whose connection it is.
+        database: the connection of the store.
         check_transaction: raises if the transaction is over.
         check: raises if a statement is not for users.
         uses_savepoints: whether only a statement that fails is rolled back, also in databases that
@@ -140,7 +140,7 @@ class ConnectionLease:
         self.is_in_driver = False
 
     def check(self) -> None:
-        """Raise unless the connection may be used now, and here."""
+        """Raise unless the connection may be used now, in this thread."""
         if self._is_over:
             raise UsageError(
                 "the connection was lent to a function that has ended; fetch what is needed "
@@ -167,7 +167,7 @@ class ConnectionLease:
 
     @contextmanager
     def running(self, statement: object) -> Iterator[str]:
-        """Run a statement within, whose text this is."""
+        """Return the context in which a statement runs; it yields the text of the statement."""
         text = self._text_of(statement)
         self._check_statement(text)
         check_in_transaction(self.database)
@@ -186,7 +186,7 @@ class ConnectionLease:
         return str(as_string(self.connection))
 
     def reject(self, what: str, *args: Any, **options: Any) -> NoReturn:
-        """Raise, whatever it was called with."""
+        """Raise UsageError, with any arguments."""
         self.check()
         raise UsageError(
             f"{what} is not for a connection that is lent: it would change or end the commit that "
@@ -206,7 +206,7 @@ class _Guarded(_Driver):  # type: ignore[misc]  # The other base is the class of
 
     _lease: ConnectionLease | None = None
     _rejected: ClassVar[re.Pattern[str]]
-    # What users may set until the function ends; anything, if it is not said.
+    # Attributes that users may set until the function ends; empty: all.
     _settable: ClassVar[tuple[str, ...]] = ()
 
     def __getattribute__(self, name: str) -> Any:
@@ -218,7 +218,7 @@ class _Guarded(_Driver):  # type: ignore[misc]  # The other base is the class of
             return get(name)
         value = lease.drive(get, name)
         if self._rejected.fullmatch(name):
-            # If it can be called, only then: some look whether it is there.
+            # Methods are rejected when they are called: some code only looks whether they exist.
             return partial(lease.reject, f"{name}()") if callable(value) else lease.reject(name)
         return partial(lease.drive, value) if getattr(value, "__self__", None) is self else value
 
@@ -282,6 +282,6 @@ class GuardedCursor(_Guarded):
 def call_with_connection(
     database: StoreConnection, check_transaction: Callable[[], None], function: Callable[[Any], T]
 ) -> T:
-    """Call a function with the connection."""
+    """Call a function with the lent connection."""
     with ConnectionLease(database, check_transaction) as connection:
         return function(connection)

@@ -22,16 +22,16 @@ def check_sqlalchemy_installed() -> None:
 
 
 class SqlAlchemySessions:
-    """An engine on one connection of a store: it is slow to make, and keeps what it learns."""
+    """An engine on one connection of a store, kept because it is slow to create."""
 
     def __init__(self, database: StoreConnection) -> None:
         import sqlalchemy
 
         # While the user's function runs: the session ends its work with savepoints alone.
         self._is_shared = False
-        # Whether something was to be undone that cannot be told apart from the rest.
+        # Whether a rollback below the session was requested, which cannot be done alone.
         self._is_spoilt = False
-        # Its types would be looked up when the first session starts.
+        # Otherwise types are looked up when the first session starts.
         options = {"use_native_hstore": False} if database.aborts_on_error else {}
         self._engine = sqlalchemy.create_engine(
             f"{database.dialect}://",

@@ -262,7 +262,7 @@ class Store:
     def ended(self) -> asyncio.Future[StoreError]:
         """Resolved with the reason if the store ends for good; only while it is open.
 
-        That is so when the database has another history than this process remembers: a fail-over
+        It ends when the database has another history than this process remembers: a fail-over
         has lost commits, or another process has taken the store over.
         """
         return self.writer.ended
@@ -312,7 +312,7 @@ class Store:
     ) -> T:
         """Run a query in the calling thread, and block until it is done.
 
-        A store in memory has one connection only, so there what is not committed may be seen.
+        A store in memory has one connection only, so uncommitted data may be seen there.
         """
         with self._blocking_read_lock:
             self.writer.check()

@@ -38,7 +38,7 @@ _LONGEST = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 class _Field(msgspec.Struct, frozen=True):
-    """One of the five fields: what it may hold."""
+    """One of the five fields, and the values it allows."""
 
     name: str
     first: int
@@ -51,7 +51,7 @@ class _Field(msgspec.Struct, frozen=True):
         return f"{self.first} to {self.last}{words}"
 
     def parse(self, text: str) -> tuple[int, ...]:
-        """The values that a field like `1-5,*/10` names, in order."""
+        """Return the values that a field like `1-5,*/10` names, in order."""
         values: set[int] = set()
         for part in text.split(","):
             values.update(self._part(part, text))
@@ -106,7 +106,7 @@ _FIELDS = (
 
 
 class CronExpression(msgspec.Struct, frozen=True):
-    """A parsed cron expression in its time zone; `Cron.parse` makes it."""
+    """A parsed cron expression in its time zone; `CronExpression.parse` creates it."""
 
     text: str
     timezone: str
@@ -141,10 +141,10 @@ class CronExpression(msgspec.Struct, frozen=True):
         return cls(text, timezone, clock, minutes, hours, days, months, weekdays, either_day)
 
     def next_after(self, ms: int) -> int:
-        """The first moment after this one at which it is due, both in milliseconds since 1970."""
+        """Return the first time after this one at which it is due, in milliseconds since 1970."""
         try:
             wall = (_EPOCH + ms * _MILLISECOND).astimezone(self._clock).replace(tzinfo=None)
-            # In the second half of an overlap the next times on the wall were due in the first.
+            # In the second half of an overlap, the next local times were due in the first.
             for due in self._due_from(wall):
                 due_ms = (_moment(due, self._clock) - _EPOCH) // _MILLISECOND
                 if due_ms > ms:
@@ -157,7 +157,7 @@ class CronExpression(msgspec.Struct, frozen=True):
         )
 
     def _due_from(self, start: datetime) -> Iterator[datetime]:
-        """Times on the wall from `start` on, in order."""
+        """Yield local times from `start` on, in order."""
         for day in self._dates_from(start.date()):
             is_first = day == start.date()
             for hour in self._hours:
@@ -199,12 +199,12 @@ def _split(text: str) -> list[str]:
 
 
 def _number(word: str) -> int | None:
-    # int() takes more than cron does, and is slow on what is very long.
+    # int() accepts more than cron does, and is slow on long texts.
     return int(word) if len(word) <= 4 and word.isascii() and word.isdigit() else None
 
 
 def _load_timezone(timezone: str) -> tzinfo:
-    # Known even where no database of zones is installed.
+    # Known also without a database of time zones.
     if timezone == "UTC":
         return UTC
     try:
@@ -217,7 +217,7 @@ def _load_timezone(timezone: str) -> tzinfo:
 
 
 def _moment(wall: datetime, clock: tzinfo) -> datetime:
-    """When the wall first shows this time, or the first moment after the gap that leaves it out."""
+    """Return when this local time first occurs, or the end of the gap that contains it."""
     before, after = (
         wall.replace(tzinfo=clock, fold=0).utcoffset(),
         wall.replace(tzinfo=clock, fold=1).utcoffset(),

@@ -1,4 +1,4 @@
-"""How sessions of a PostgreSQL server begin, through which poolers, and how commits may be lost."""
+"""Opens sessions of a PostgreSQL server, rejects poolers without sessions, finds commit risks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from .backend import DatabaseRow
 
-# Either end gives a peer up that has lost its power or its network after 11 s without traffic, and
-# after 15 s with some.
+# Either end gives up an unreachable peer after 11 s without traffic, and after 15 s with some.
 _CLIENT_SETTINGS = {
     "connect_timeout": 10,
     "keepalives_idle": 5,
@@ -37,10 +36,10 @@ _SERVER_SETTINGS: dict[str, int | str] = {
     "tcp_user_timeout": 15_000,
     "synchronous_commit": "on",
 }
-# How much later than a transaction takes too long its process is thought to hang.
+# Time after the timeout of a transaction until the server ends the session of its process.
 _HANG_S = 10.0
 _OPTION_NAMES = re.compile(r"(?:-c\s*|--)([\w.-]+)=")
-# What users have set is the connection's own again, whichever way it was set.
+# Resets all settings of users, however they were set.
 _RESET = ("RESET ALL", "RESET SESSION AUTHORIZATION", "RESET ROLE")
 
 # So often two clients look whether they share a session: others may take it in between.
@@ -85,7 +84,7 @@ class PostgresSessions:
         self._settings = {
             name: value for name, value in _SERVER_SETTINGS.items() if name not in self._given
         }
-        # A table of a user's session, which would come first, is looked for last.
+        # Temporary tables of a user, which would come first, are searched last.
         self._settings["search_path"] = f'"{schema}",public,pg_temp'
 
     def open(self) -> tuple[psycopg.Connection[DatabaseRow], tuple[str, ...]]:
@@ -102,7 +101,7 @@ class PostgresSessions:
                 self._dsn, autocommit=True, options=f"{self._options} {settings}"
             )
         except psycopg.OperationalError as error:
-            # As PgBouncer says.
+            # The error of PgBouncer.
             if "unsupported startup parameter" not in str(error):
                 raise
             connection = psycopg.connect(self._dsn, autocommit=True)
@@ -113,7 +112,7 @@ class PostgresSessions:
             raise
 
     def _set_up(self, connection: psycopg.Connection[DatabaseRow]) -> tuple[str, ...]:
-        # A pooler tells clients numbers of its own.
+        # A pooler gives clients numbers of its own.
         if _session_of(connection) == connection.info.backend_pid:
             return _RESET
         if self._is_session_shared(connection):
@@ -123,7 +122,7 @@ class PostgresSessions:
                 "its lock needs one that stays: connect to PostgreSQL directly, or set pool_mode "
                 "to session for this database"
             )
-        # Poolers refuse or ignore what sessions are to begin with.
+        # Poolers reject or ignore the settings of sessions.
         statements = tuple(f"SET {name} = {value}" for name, value in self._settings.items())
         connection.execute("; ".join(statements).encode())
         return _RESET + statements
@@ -141,7 +140,7 @@ class PostgresSessions:
         return False
 
     def limit_savepoint(self, lock_s: float, statement_s: float) -> list[str]:
-        """The statements that limit what users do until the next reset."""
+        """Return the statements that limit the statements of a user until the next reset."""
         limits = {
             _LOCK: _to_ms(lock_s),
             _STATEMENT: _to_ms(statement_s),

@@ -34,7 +34,7 @@ class _LocatedMessage(NamedTuple):
 def move_messages(tables: StoreTables, queue: str, to: str, limit: int) -> int:
     """Move messages of a queue to another one, as if they were new; returns how many.
 
-    Messages deferred come first: those of their key that are not must stay behind them.
+    Deferred messages come first, to stay ahead of the other messages of their key.
     """
     id, _ = list_queues(tables.database).get(queue, (0, False))
     located = [*_take_batch(_messages_of(tables, queue, id, limit), limit)]

@@ -103,7 +103,7 @@ def read_outbox_batches(
 def read_outbox_batches_of_epoch(
     database: StoreConnection, peer: int, after: int, limit: int
 ) -> tuple[int | None, list[OutboxBatch]]:
-    """The next batches that wait for a peer, and the epoch their numbers are of.
+    """Return the next batches that wait for a peer, and the epoch of their numbers.
 
     While the peer is paused there is neither. In one statement, so that both are of one moment.
     """
@@ -143,7 +143,7 @@ def chain_after(database: StoreConnection, peer: int, number: int) -> bytes | No
 def peer_and_chain(
     database: StoreConnection, name: str, number: int
 ) -> tuple[PeerState, bytes | None]:
-    """The state of a peer, and the chain after one message if that ends a batch.
+    """Return the state of a peer, and the chain after one message if that ends a batch.
 
     In one statement, so that both are of the same moment.
     """
@@ -257,7 +257,7 @@ def _to_inbox_batch(queue: str, row: DatabaseRow) -> InboxBatch:
 def read_deferred(
     database: StoreConnection, queue: str, id: int, now_ms: int, latest_ms: int, limit: int
 ) -> list[DeferredMessage]:
-    """Messages deferred that are due, the most urgent first.
+    """Return the deferred messages that are due, the most urgent first.
 
     So are retries that are planned for after `latest_ms`.
     """
@@ -364,9 +364,9 @@ def count_pending(database: StoreConnection, id: int) -> int:
 
 
 def oldest_inbox_ms(database: StoreConnection, id: int, now_ms: int) -> int | None:
-    """When the oldest batch of a queue was received, or a message that waits for another try.
+    """Return when the oldest batch of a queue was received, or a message that waits for a retry.
 
-    Messages that were sent for later do not wait before that.
+    Delayed messages do not count before they are due.
     """
     rows = database.execute(
         "SELECT received_ms FROM postroad_inbox WHERE queue = ? ORDER BY id LIMIT 1", (id,)
@@ -402,7 +402,7 @@ def find_dead_letter(database: StoreConnection, id: int) -> DeadLetter | None:
 def list_dead_letters(
     database: StoreConnection, queue: str | None, after: int, limit: int, reason: str | None = None
 ) -> list[DeadLetter]:
-    """Return dead letters in the order of their deaths, those after an id."""
+    """Return the dead letters after an id, oldest first."""
     where, parameters = _dead_letter_filter(queue, reason)
     rows = database.execute(
         f"SELECT {_DEAD_LETTER_COLUMNS} FROM postroad_dead WHERE id > ?{where} ORDER BY id LIMIT ?",

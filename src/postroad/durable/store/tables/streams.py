@@ -89,7 +89,7 @@ class StreamTable:
     def _evict_oldest(self, sender: str) -> None:
         """Evict streams of a sender beyond the number that it can need.
 
-        Should one that is forgotten come back, its sender notices that this node forgot it.
+        If an evicted one is used again, its sender notices that this node does not know it.
         """
         rows = self.database.execute(
             "SELECT id FROM postroad_streams WHERE sender = ? ORDER BY id DESC", (sender,)
