@@ -167,7 +167,7 @@ class EarlyBehaviour:
         (stream,) = store._tables.streams._streams.values()
         page = author.window(1, 2).batches[0]
         stream.watermark, stream.chain = 3, page.chain
-        with pytest.raises(RuntimeError, match="not to be stored"):
+        with pytest.raises(RuntimeError, match="must not be stored"):
             await unit.done
         assert listener.take() == [("arriving", [3]), ("withdrawn", [3])]
         await accept(store, author.window(1, 2))
