@@ -176,6 +176,7 @@ async def approve(ctx: FlowContext, order: Order) -> str:
     """Wait for somebody who says yes."""
     ctx.set_query_handler("order", lambda: order.item)
     ctx.set_progress("waiting for somebody")
+    ctx.set_attributes(item=order.item, count=order.count)
     await ctx.step(reserve, order.item, order.count)
     answer = await ctx.wait_for_signal("approved", str)
     await ctx.step(charge, order.customer, 100)

@@ -204,6 +204,8 @@ async def test_a_flow_tells_what_it_waits_for_what_came_of_it_and_whence_it_is(
     id = await alpha.begin("approve", order=order("boat"))
     await dashboard.enter(f"/flows/{id}")
     await dashboard.expect_text(".facts", "signal approved")
+    await dashboard.expect_text(".facts", "item=boat, count=1")
+    await dashboard.expect_text("section[aria-label=Arguments]", "boat")
     await alpha.call("flow.signal", id=id, name="approved", value="aye")
     await dashboard.expect_text("section[aria-label=Result]", "aye")
     forked = await alpha.call("flow.fork", id=id, step=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
@@ -109,10 +109,11 @@ class FlowsAtRest(FlowAdmin):
         *,
         before: str | None = None,
         limit: int = 100,
+        where: Sequence[str] = (),
     ) -> _Views:
         if not self._has_tables:
             return []
-        return await super().list(status, name, before=before, limit=limit)
+        return await super().list(status, name, before=before, limit=limit, where=where)
 
     async def counts(self) -> dict[FlowStatus, int]:
         return await super().counts() if self._has_tables else {}

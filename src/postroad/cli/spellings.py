@@ -7,6 +7,11 @@ from .spelling import Every, Scope, Spelling
 _DEAD = Scope(noun="dead letter", operation="dlq.count", field="count")
 _DEAD_CHOICE = ("ids", "queue", "reason")
 _FLOW = "1a1e418e8a800001"
+_FILTERS = {
+    "status": "Only those.",
+    "name": "Only flows of this name.",
+    "where": "Only those whose attribute is so, as customer=ann or 'amount>=5'.",
+}
 
 GROUPS: dict[str, tuple[str, str | None]] = {
     "bridge": (
@@ -194,11 +199,10 @@ SPELLINGS: dict[str, Spelling] = {
         help={"reason": "Why; kept here. The other ends are told its error id only."},
     ),
     "flow.ls": Spelling(
-        example="flow ls --status parked --name pay",
+        example="flow ls --status parked --name pay --where customer=ann --where 'amount>=5'",
         help={
             **_LIMIT,
-            "status": "Only those.",
-            "name": "Only flows of this name.",
+            **_FILTERS,
             "before": "Continue a list: only flows begun before this one.",
         },
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -19,6 +19,7 @@ from postroad.flows.engine.engine import FlowEngine
 from postroad.flows.errors import FlowNotFoundError
 from postroad.flows.inbox.requests import encode_signal
 from postroad.flows.machine import values
+from postroad.flows.machine.attributes import AttributeValue, Condition, parse_conditions
 from postroad.flows.machine.coroutine import pending_commands
 from postroad.flows.machine.events import (
     FlowCancelRequested,
@@ -41,6 +42,8 @@ from postroad.flows.machine.status import FlowStatus
 
 _SEED_BYTES = 16
 _LIST_MAX = 1_000
+# Flows read at once where some are searched for.
+_SEARCH_PAGE = 200
 
 
 class FlowView(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +75,8 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True):
     """By name if its code is known; only where a single flow is shown."""
     result: Any = None
     """What it returned; only where a single flow is shown."""
+    attributes: dict[str, AttributeValue] = {}
+    """Set by its code with `ctx.set_attributes`."""
     waits_for: list[str] = []
     """What its code waits for, such as `signal arrived`; only of a single flow that runs."""
 
@@ -111,7 +116,13 @@ def flow_view(state: FlowState) -> FlowView:
         detail=None if failure is None else failure.detail,
         forked_from=None if forked is None else format_flow_id(forked.flow),
         forked_step=None if forked is None else forked.step,
+        attributes=state.attributes or {},
     )
+
+
+def _meets(state: FlowState, conditions: Sequence[Condition]) -> bool:
+    attributes = state.attributes or {}
+    return all(condition.matches(attributes) for condition in conditions)
 
 
 def step_view(number: int, entry: HistoryEntry) -> StepView:
@@ -178,6 +189,7 @@ class FlowAdmin:
         *,
         before: str | None = None,
         limit: int = 100,
+        where: Sequence[str] = (),
     ) -> _Views:
         """Return flows, the newest first.
 
@@ -186,13 +198,24 @@ class FlowAdmin:
             name: only flows of this name.
             before: id of a flow: only flows that were started before it.
             limit: the most flows to return, up to 1,000.
+            where: conditions on their attributes, such as `customer=ann` and `amount>=5`: only
+                flows that meet all of them.
         """
         if not 0 < limit <= _LIST_MAX:
             raise ConfigError(f"limit={limit} must be from 1 to {_LIST_MAX}")
         status_filter = None if status is None else _status(status)
         last = None if before is None else _parse(before)
-        states = await self._engine.store.read(tables.list_states, status_filter, name, last, limit)
-        return [flow_view(state) for state in states]
+        conditions = parse_conditions(where)
+        page = _SEARCH_PAGE if conditions else limit
+        views: _Views = []
+        while True:
+            states = await self._engine.store.read(
+                tables.list_states, status_filter, name, last, page
+            )
+            views += [flow_view(state) for state in states if _meets(state, conditions)]
+            if len(states) < page or len(views) >= limit:
+                return views[:limit]
+            last = states[-1].id
 
     async def counts(self) -> dict[FlowStatus, int]:
         """Return the number of flows of each status that occurs."""

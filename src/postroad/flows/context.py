@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar, c
 from postroad.core import validate_node_name
 from postroad.core.errors import ConfigError, UsageError
 from postroad.flows.machine import commands, values
+from postroad.flows.machine.attributes import AttributeValue
 from postroad.flows.machine.commands import ContinueAsNew, FlowCommand, ParallelBranches
 from postroad.flows.machine.coroutine import RUNNING
 from postroad.flows.machine.state import format_flow_id
@@ -316,6 +317,20 @@ class FlowContext:
     def set_progress(self, text: str) -> None:
         """Set the text that operators see beside the flow."""
         self._machine.state.progress = values.sanitize_text(text[:_PROGRESS_CHARS_MAX])
+
+    def set_attributes(self, **attributes: AttributeValue | None) -> None:
+        """Set search attributes, by which operators find the flow; None removes one.
+
+        They are kept after its end. Raises UsageError for more than 20, a text of more than 200
+        characters, more than 4 KiB of all together, or a value of another type.
+        """
+        code = self._machine.code
+        if code is None or RUNNING.get() is not code.identity:
+            raise UsageError(
+                "ctx.set_attributes() belongs to the code of the flow: set attributes there, "
+                "before or after a step, from what the step returns"
+            )
+        self._machine.set_attributes(attributes)
 
     def set_query_handler(self, query: str, function: Callable[[], Any]) -> None:
         """Call a function for queries of this name; it must not change anything."""

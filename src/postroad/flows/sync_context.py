@@ -18,6 +18,7 @@ from postroad.core.errors import UsageError
 from postroad.flows.context import FlowContext, FlowSession
 from postroad.flows.definition import FlowDefinition
 from postroad.flows.greenlets import GreenletCoroutine, require_greenlet, wait_for
+from postroad.flows.machine.attributes import AttributeValue
 from postroad.flows.machine.commands import ParallelBranches
 from postroad.flows.sessions.session import PeerFlowInfo
 from postroad.flows.steps import StepOptions
@@ -221,6 +222,10 @@ class SyncFlowContext:
     def set_progress(self, text: str) -> None:
         """Set the text that operators see beside the flow."""
         self._ctx.set_progress(text)
+
+    def set_attributes(self, **attributes: AttributeValue | None) -> None:
+        """Set search attributes, by which operators find the flow; None removes one."""
+        self._ctx.set_attributes(**attributes)
 
     def set_query_handler(self, query: str, function: Callable[[], Any]) -> None:
         """Call a function for queries of this name; it must not change anything."""

@@ -21,6 +21,7 @@ paid: list[str] = []
 async def approve(ctx: FlowContext, order: str) -> str:
     await ctx.step.with_options(name="register")(order.upper)
     ctx.set_progress(f"order {order} waits for approval")
+    ctx.set_attributes(order=order, amount=7)
     return await ctx.wait_for_signal("approved", str)
 
 
@@ -121,6 +122,13 @@ def test_flows_are_listed_and_shown(path: Path, capsys: pytest.CaptureFixture[st
     assert [line.split()[2] for line in told(capsys)[1:]] == ["approve"]
     assert run(["flow", "ls", "--store", str(path), "--name", "nobody"]) == 0
     assert told(capsys) == ["None."]
+    where = ["--where", "order=seven", "--where"]
+    assert run(["flow", "ls", "--store", str(path), *where, "amount>=7"]) == 0
+    assert [line.split()[2] for line in told(capsys)[1:]] == ["approve"]
+    assert run(["flow", "ls", "--store", str(path), *where, "amount>7"]) == 0
+    assert told(capsys) == ["None."]
+    assert run(["flow", "ls", "--store", str(path), "--where", "order"]) == 1
+    assert "where='order' must be a name, one of = != < <= > >=" in capsys.readouterr().err
     assert run(["flow", "ls", "--store", str(path), "--status", "odd"]) == 2
     assert run(["flow", "ls", "--store", str(path), "--limit", "0"]) == 2
     id = id_of(path, "pay", capsys)
@@ -131,6 +139,8 @@ def test_flows_are_listed_and_shown(path: Path, capsys: pytest.CaptureFixture[st
     assert lines[lines.index("error:") + 1] == "ValueError: no paper"
     assert "Traceback (most recent call last):" in lines
     id = id_of(path, "approve", capsys)
+    assert run(["flow", "show", "--store", str(path), id]) == 0
+    assert "attributes: order=seven, amount=7" in told(capsys)
     assert run(["flow", "history", "--store", str(path), id]) == 0
     heading, step = told(capsys)
     assert heading.split() == ["NUMBER", "PLACE", "KIND", "NAME", "AT", "VALUE", "ERROR"]

@@ -26,6 +26,7 @@ STACKS = "stacks"
 # Stacks: the code runs in greenlets, as that of flows does that are a plain `def`.
 # PostgreSQL and memory: for what goes through transactions of the store or is read at a start.
 BY_DAY = {
+    "test_attributes": (LIVE, RELOADED, POSTGRES, STACKS),
     "test_branches": (LIVE, RELOADED, STACKS),
     "test_busy_flows": (LIVE, RELOADED, POSTGRES),
     "test_cancel": (LIVE, RELOADED, POSTGRES, STACKS),

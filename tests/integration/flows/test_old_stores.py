@@ -291,6 +291,9 @@ async def test_flows_of_an_earlier_version_go_on_where_they_were(nodes: FlowNode
         if (view.client_id or "") not in KNOWN_NAPS
     ]
     assert await alpha.result(triggered.id) == "after"
+    naps = await flows.admin.list(name="nap")
+    assert naps == await flows.admin.list(name="nap", where=["customer=null"])
+    assert all(view.attributes == {} for view in naps)
     (responding,) = await beta.until_listed("answer", FlowStatus.COMPLETED)
     assert await beta.result(responding.id) == 2
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 
 import pytest
 
-from postroad.flows import FlowContext, FlowStatus, WrongSignalError, flow
+from postroad.flows import FlowContext, FlowError, FlowStatus, WrongSignalError, flow
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNodes
 
@@ -93,3 +95,20 @@ async def test_a_flow_that_is_parked_is_logged_with_what_can_be_done(
     assert "charge): RuntimeError: the card was eaten." in record.message
     assert f"postroad flow retry {handle.id}" in record.message
     assert 'raise RuntimeError("the card was eaten")' in record.message
+    assert re.search(r'File ".*test_wrong_signals.py", line \d+, in charge', record.message)
+
+
+async def test_a_flow_that_fails_is_logged_with_its_place(
+    nodes: FlowNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    @flow
+    async def pay(ctx: FlowContext) -> None:
+        raise FlowError("no money")
+
+    caplog.set_level(logging.INFO)
+    alpha, handle = await nodes.begin(pay)
+    with pytest.raises(FlowError, match="no money"):
+        await alpha.result(handle.id)
+    (record,) = [record for record in caplog.records if "has failed" in record.message]
+    assert f"flow {handle.id} of pay has failed: FlowError: no money\n" in record.message
+    assert re.search(r'File ".*test_wrong_signals.py", line \d+, in pay', record.message)

@@ -93,9 +93,13 @@ async def list_flows(
     name: str | None = None,
     before: str | None = None,
     limit: Limit = 100,
+    where: list[str] = [],  # noqa: B006
 ) -> list[FlowView]:
-    """Flows, the newest first; `before` is the id of the last one seen."""
-    return await office.flows.list(status, name, before=before, limit=limit)
+    """Flows, the newest first; `before` is the id of the last one seen.
+
+    `where` has conditions on their attributes, as `customer=ann`; those that meet all are listed.
+    """
+    return await office.flows.list(status, name, before=before, limit=limit, where=where)
 
 
 @operation("flow.counts")

@@ -43,7 +43,7 @@ from postroad.flows.engine.loaded_flow import (
     resolve_future,
 )
 from postroad.flows.engine.machine_factory import MachineFactory, run_sandboxed
-from postroad.flows.engine.result_waiters import ResultWaiters, log_parked
+from postroad.flows.engine.result_waiters import ResultWaiters, log_failed, log_parked
 from postroad.flows.engine.step_executor import StepExecutor
 from postroad.flows.engine.step_functions import StepTransaction
 from postroad.flows.machine.events import (
@@ -308,6 +308,7 @@ class FlowEngine:
         for rejection in mutation.transition.rejected_signals:
             logger.warning("flow %s: signal discarded: %s", format_flow_id(loaded.id), rejection)
         if mutation.transition.is_ended:
+            log_failed(mutation.state)
             self.rejections.discard(loaded.id)
             self._unload_and_redispatch(loaded)
             self.result_waiters.resolve(mutation.state)

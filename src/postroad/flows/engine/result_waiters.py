@@ -10,6 +10,7 @@ from postroad.core import fault_points as faults
 from postroad.core.errors import NotRunningError
 from postroad.flows.machine.events import FlowTransition
 from postroad.flows.machine.state import FlowState, format_flow_id
+from postroad.flows.machine.status import FlowStatus
 
 logger = logging.getLogger("postroad.flows")
 
@@ -62,6 +63,19 @@ class ResultWaiters:
                 if not waiter.done():
                     waiter.set_exception(NotRunningError("the flows of this node are stopped"))
         self._waiters.clear()
+
+
+def log_failed(state: FlowState) -> None:
+    """Log that a flow has failed, and where in its code."""
+    failure = state.failure
+    if state.status is not FlowStatus.FAILED or failure is None:
+        return
+    detail = failure.detail.strip()
+    logger.info(
+        "flow %s of %s has failed: %s: %s%s",
+        format_flow_id(state.id), state.name, failure.error.kind.rpartition(":")[2],
+        failure.error.text, "" if detail == failure.error.text else f"\n{detail}",
+    )  # fmt: skip
 
 
 def log_parked(state: FlowState, transition: FlowTransition) -> None:

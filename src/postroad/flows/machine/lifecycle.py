@@ -61,7 +61,7 @@ class FlowLifecycle(ABC):
     """
 
     __slots__ = (
-        "_bytes", "_deferred", "_new_commands",
+        "_attributes", "_bytes", "_deferred", "_new_commands",
         "_progress",
         "_transition",
         "_wall_ms",
@@ -92,7 +92,7 @@ class FlowLifecycle(ABC):
         # Positions of commands that the code has just started to wait for.
         self._new_commands: list[Position] = []
         self._wall_ms = self.now_ms
-        self._progress = state.progress
+        self._progress, self._attributes = state.progress, state.attributes
         # Entries of reads, which wait for the next commit.
         self._deferred: list[HistoryEntry] = []
         self._transition = FlowTransition(self.steps)
@@ -273,8 +273,11 @@ class FlowLifecycle(ABC):
         """Update the stored state after an event."""
         state, transition = self.state, self._transition
         self.due_ms, wake_ms = self._next_deadlines_ms()
-        if wake_ms != state.wake_ms or state.progress != self._progress:
-            state.wake_ms, self._progress = wake_ms, state.progress
+        if state.progress != self._progress or state.attributes != self._attributes:
+            self._progress, self._attributes = state.progress, state.attributes
+            transition.is_state_changed = True
+        if wake_ms != state.wake_ms:
+            state.wake_ms = wake_ms
             transition.is_state_changed = True
         is_troubled = state.attempts or state.crash_recoveries or state.failure is not None
         if transition.entries and state.status is FlowStatus.RUNNING and is_troubled:

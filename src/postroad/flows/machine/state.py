@@ -7,6 +7,7 @@ import re
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from postroad.flows.machine.attributes import AttributeValue
 from postroad.flows.machine.status import TERMINAL_STATUSES, FlowStatus
 from postroad.flows.machine.values import RecordedError
 from postroad.flows.sessions.messages import SessionKey
@@ -94,6 +95,10 @@ class FlowState(msgspec.Struct, kw_only=True, rename=_STORED_NAMES):
     failure: FlowFailure | None = None
     result: bytes | None = None
     progress: str | None = None
+    attributes: dict[str, AttributeValue] | UnsetType = UNSET
+    """Its search attributes, if it has any; never changed in place."""
+    run_attributes: dict[str, AttributeValue] | UnsetType = UNSET
+    """Those that its run started with."""
     ended_ms: int | None = None
     trace: dict[str, str] | UnsetType = UNSET
     """The span of its start, as headers; unset if the start was not traced."""
@@ -121,6 +126,7 @@ class FlowState(msgspec.Struct, kw_only=True, rename=_STORED_NAMES):
         self.arguments = arguments
         self.run_number += 1
         self.run_started_ms = now_ms
+        self.run_attributes = self.attributes
         _, self.seed = self.seeds[-1]
         self.fork_seeds = UNSET
 

@@ -12,7 +12,9 @@ resumes the code with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec import UNSET
 
 from postroad.core.errors import UsageError
 from postroad.flows.errors import (
@@ -22,6 +24,7 @@ from postroad.flows.errors import (
     FlowTimeoutError,
 )
 from postroad.flows.machine import commands, values
+from postroad.flows.machine.attributes import AttributeValue, merge_attributes
 from postroad.flows.machine.commands import EMPTY_RESULT, CommandResult, FlowCommand
 from postroad.flows.machine.coroutine import (
     FlowCoroutine,
@@ -82,7 +85,7 @@ class FlowStateMachine(FlowLifecycle):
         app: the application its code belongs to.
     """
 
-    __slots__ = ("_create_coroutine", "_cursor", "_is_all_read", "payload_max")
+    __slots__ = ("_code_attributes", "_create_coroutine", "_cursor", "_is_all_read", "payload_max")
 
     def __init__(
         self,
@@ -103,6 +106,8 @@ class FlowStateMachine(FlowLifecycle):
         self._cursor = ReplayCursor(entries)
         # Whether all entries of this transition are reads.
         self._is_all_read = True
+        # As the code knows them: during replay those of the state are later ones.
+        self._code_attributes = state.run_attributes or {}
 
     def open(self, peer: str) -> SessionEndpoint:
         """Return a new session; the peer learns of it with the first message."""
@@ -213,6 +218,12 @@ class FlowStateMachine(FlowLifecycle):
                 self.cancel_command(command)
                 self._complete_error(command, error)
 
+    def set_attributes(self, changes: Mapping[str, AttributeValue | None]) -> None:
+        """Change the search attributes; those of the state only when the replay has ended."""
+        self._code_attributes = merge_attributes(self._code_attributes, changes)
+        if self._cursor.is_exhausted:
+            self.state.attributes = self._code_attributes or UNSET
+
     def count_steps(self) -> int:
         """Return how many steps the code has done, or has replayed so far."""
         return self.steps if self._cursor.is_exhausted else self._cursor.consumed
@@ -231,6 +242,7 @@ class FlowStateMachine(FlowLifecycle):
         try:
             self.code = self._create_coroutine(self)
             replay(self.code, self._cursor, self._move_time)
+            self.state.attributes = self._code_attributes or UNSET
         except ReplayMismatch as mismatch:
             self._park(mismatch.error)
         except Exception as error:

@@ -43,6 +43,8 @@ export function flowPage(view, id) {
     shown(view, "flow.show", { id }, (flow) => [
       panel(flow.name, flowFacts(flow), h("div.buttons", null, buttons(view, flow))),
       flow.error && panel("Error", errorOf(flow)),
+      // A node of an older version tells none.
+      Object.keys(flow.arguments ?? {}).length > 0 && panel("Arguments", code(flow.arguments)),
       flow.status === "done" && panel("Result", code(flow.result)),
       ENDED.includes(flow.status) ? null : queryPanel(view, flow),
       panel(
@@ -64,10 +66,16 @@ function flowFacts(flow) {
     flow.peer && ["Responds to", flow.peer],
     flow.forked_from && ["Forked from", forkOf(flow)],
     flow.progress && [flow.ended_at ? "Last progress" : "Progress", flow.progress],
+    Object.keys(flow.attributes ?? {}).length > 0 && ["Attributes", attributesOf(flow)],
     flow.waits_for.length > 0 && ["Waits for", flow.waits_for.join(", ")],
     flow.wakes_at && ["Wakes", `${time(flow.wakes_at)}, ${until(flow.wakes_at)}`],
     flow.attempts > 0 && ["Attempts", count(flow.attempts)],
   ]);
+}
+
+function attributesOf(flow) {
+  const pairs = Object.entries(flow.attributes).map(([name, value]) => `${name}=${value}`);
+  return pairs.join(", ");
 }
 
 function forkOf(flow) {
