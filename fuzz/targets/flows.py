@@ -10,12 +10,19 @@ import msgspec
 from fuzz.target import Target, prefixes, require
 from postroad.core.errors import Reject
 from postroad.durable.arrivals import ExternalMessage, decode_arrival
-from postroad.flows.inbox.requests import SignalRequest, StartRequest, decode_request
+from postroad.flows.inbox.requests import decode_request
 from postroad.flows.machine.history import (
     CommandKind,
     HistoryEntry,
     decode_history_entry,
     encode_history_entry,
+)
+from postroad.flows.machine.requests import (
+    CancelRequest,
+    ChildEnded,
+    ChildOutcome,
+    SignalRequest,
+    StartRequest,
 )
 from postroad.flows.machine.values import RecordedError
 from postroad.flows.sessions.messages import (
@@ -57,6 +64,9 @@ _LETTERS = [
 _REQUESTS = [
     StartRequest("order 7", "shop.order", b"\x91\x07"),
     SignalRequest("order 7", "paid", b"\xc3"),
+    CancelRequest("tx:1", "not needed"),
+    ChildEnded("0000000000000001", "tx:1", ChildOutcome(b"\x01")),
+    ChildEnded("0000000000000001", "tx:1", ChildOutcome(None, RecordedError("a:B", "c"))),
 ]
 _ARRIVALS = [
     ExternalMessage(msgspec.msgpack.encode(_REQUESTS[0])),

@@ -26,7 +26,12 @@ from postroad.flows import (
     responder,
 )
 from postroad.flows.definition import FlowDefinition
-from postroad.flows.errors import FlowError, PeerFlowFailedError, SessionEndedError
+from postroad.flows.errors import (
+    FlowCancelledError,
+    FlowError,
+    PeerFlowFailedError,
+    SessionEndedError,
+)
 from tests.support.durable.mail_node import execute
 
 TABLES = {
@@ -351,6 +356,32 @@ async def ship(ctx: FlowContext, subject: str) -> None:
 
 
 @flow
+async def delegate(ctx: FlowContext, subject: str) -> list[str]:
+    """Have children do things, and write down what they did."""
+    children = [await ctx.start_child(task, subject, what) for what in ("one", "two")]
+    results = [await child.result() for child in children]
+    await ctx.step(note, subject, " ".join(results))
+    return results
+
+
+@flow
+async def task(ctx: FlowContext, subject: str, what: str) -> str:
+    await ctx.step(note, subject, what)
+    return what
+
+
+@flow
+async def book(ctx: FlowContext, subject: str) -> None:
+    """Undo a booking when the flow is cancelled."""
+    await ctx.step(note, subject, "booked")
+    try:
+        await ctx.wait_for_signal("never", bool)
+    except FlowCancelledError:
+        await ctx.step(note, subject, "refunded")
+        raise
+
+
+@flow
 async def heed(ctx: FlowContext, subject: str) -> list[int]:
     """Hear one number while a transaction is open, and another one later."""
     await ctx.step(note_slowly, subject, "slowly")
@@ -394,6 +425,7 @@ def _doubt(function: Callable[[str], Any]) -> FlowDefinition[[str], str]:
 _ALWAYS: list[FlowDefinition[Any, Any]] = [
     *(pay, pay_both, dictate, ask, blurt, collect, order),
     *(errand, browse, errands, choose, nap, whole, part, ail, heed, ship),
+    *(delegate, task, book),
 ]
 _RESPONDERS: list[FlowDefinition[Any, Any]] = [
     *(credit, credit_part, listen, answer, hear_out, recite, take_order),

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from typing import Any, NamedTuple
 
-from postroad.flows.machine.state import format_flow_id
+from postroad.flows.machine.state import format_flow_id, parse_flow_id
 from tests.chaos.flow_bank import BRANCHES, CENTS_MAX, LINES
 from tests.chaos.flow_processes import FlowNode
 from tests.support.deadlines import eventually
@@ -382,6 +382,41 @@ class OrderFromOutside(OrderWithin):
             self.is_ordered = True
 
 
+class Delegate(Alone):
+    """Children write things down, and their parent what they returned."""
+
+    flow = "delegate"
+
+    def check(self, outcome: Any) -> None:
+        assert outcome == {"value": ["one", "two"]}
+        notes = self.payer.notes(self.subject)
+        assert (sorted(notes[:-1]), notes[-1]) == (["one", "two"], "one two")
+        statement = "SELECT status FROM postroad_flows WHERE name = 'task' AND client_id LIKE ?"
+        assert self.payer.query(statement, f"tx:{self.id}.%") == [("done",)] * 2
+
+
+class Cancel(Alone):
+    """An operator cancels a flow, which undoes what it has done."""
+
+    flow = "book"
+
+    async def act(self) -> Any:
+        await self.begin()
+        await eventually(lambda: self._count_steps() > 0, "the booking")
+        if self._count_steps() == 1:
+            await self.payer.operate("cancel", self.id, "enough")
+        return await self.payer.result(self.subject)
+
+    def _count_steps(self) -> int:
+        rows = "SELECT COUNT(*) FROM postroad_flow_steps WHERE flow = ?"
+        return int(self.payer.query(rows, parse_flow_id(self.id))[0][0])
+
+    def check(self, outcome: Any) -> None:
+        assert outcome == {"error": "FlowCancelledError", "text": "enough"}
+        assert self.payer.notes(self.subject) == ["booked", "refunded"]
+        self.check_statuses("failed", None)
+
+
 PLOTS: dict[str, type[Plot]] = {
     "pay": Pay,
     "be paid": Pay,
@@ -401,4 +436,6 @@ PLOTS: dict[str, type[Plot]] = {
     "ail": Ail,
     "order": OrderWithin,
     "order from outside": OrderFromOutside,
+    "delegate": Delegate,
+    "cancel": Cancel,
 }

@@ -4,7 +4,7 @@ from postroad.core import RetryPolicy
 from postroad.durable.injection import INJECTED
 from postroad.flows.admin import FlowView, StepView
 from postroad.flows.config import FlowsConfig
-from postroad.flows.context import FlowContext, FlowSession
+from postroad.flows.context import ChildFlow, FlowContext, FlowSession
 from postroad.flows.definition import FlowDefinition, NondeterminismWarning, flow, responder
 from postroad.flows.errors import (
     DrainingError,
@@ -32,11 +32,17 @@ from postroad.flows.schedules.scheduler import ScheduleView
 from postroad.flows.service import FlowHandle, FlowService
 from postroad.flows.sessions.session import PeerFlowInfo
 from postroad.flows.steps import StepCaller, StepId, StoreConnection
-from postroad.flows.sync_context import SyncFlowContext, SyncFlowSession, SyncStepCaller
+from postroad.flows.sync_context import (
+    SyncChildFlow,
+    SyncFlowContext,
+    SyncFlowSession,
+    SyncStepCaller,
+)
 
 __all__ = [
     "INJECTED",
     "CatchUpPolicy",
+    "ChildFlow",
     "DrainingError",
     "FlowCancelledError",
     "FlowContext",
@@ -69,6 +75,7 @@ __all__ = [
     "StepId",
     "StepView",
     "StoreConnection",
+    "SyncChildFlow",
     "SyncFlowContext",
     "SyncFlowSession",
     "SyncStepCaller",

@@ -71,6 +71,8 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True):
     """The flow that it was forked from."""
     forked_step: int | None
     """The first step that it ran itself."""
+    parent: str | None = None
+    """The flow that started it as a child."""
     arguments: Any = None
     """By name if its code is known; only where a single flow is shown."""
     result: Any = None
@@ -117,6 +119,7 @@ def flow_view(state: FlowState) -> FlowView:
         forked_from=None if forked is None else format_flow_id(forked.flow),
         forked_step=None if forked is None else forked.step,
         attributes=state.attributes or {},
+        parent=state.parent or None,
     )
 
 
@@ -364,6 +367,11 @@ class FlowAdmin:
             )
         shared_entries = entries[:step]
         for number, entry in enumerate(shared_entries):
+            if entry.kind is CommandKind.START:
+                raise UsageError(
+                    f"step {number} of flow {id} started another flow, which cannot have two "
+                    f"parents, so fork from step {number} or an earlier one"
+                )
             if entry.sessions:
                 raise UsageError(
                     f"step {number} of flow {id} is {entry.label}: a session cannot be shared, "

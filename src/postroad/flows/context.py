@@ -6,7 +6,7 @@ import datetime
 import random
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, ParamSpec, TypeVar, cast
 
 from postroad.core import validate_node_name
 from postroad.core.errors import ConfigError, UsageError
@@ -14,6 +14,7 @@ from postroad.flows.machine import commands, values
 from postroad.flows.machine.attributes import AttributeValue
 from postroad.flows.machine.commands import ContinueAsNew, FlowCommand, ParallelBranches
 from postroad.flows.machine.coroutine import RUNNING
+from postroad.flows.machine.requests import ChildOutcome
 from postroad.flows.machine.state import format_flow_id
 from postroad.flows.machine.state_machine import FlowStateMachine
 from postroad.flows.sessions.session import PeerFlowInfo, SessionEndpoint
@@ -145,6 +146,46 @@ class FlowSession:
         return f"<FlowSession {self._endpoint.number} with {self.peer} {self._endpoint.state}>"
 
 
+class ChildFlow(Generic[R]):
+    """A flow that another one has started as its child.
+
+    Attributes:
+        client_id: the id by which operators and clients find it.
+    """
+
+    __slots__ = ("_ctx", "_definition", "_outcome", "client_id")
+
+    def __init__(
+        self, ctx: FlowContext, definition: FlowDefinition[Any, R], client_id: str
+    ) -> None:
+        self._ctx = ctx
+        self._definition = definition
+        self._outcome: ChildOutcome | None = None
+        self.client_id = client_id
+
+    async def result(self, timeout: float | None = None) -> R:
+        """Wait for the end of the child and return its result.
+
+        Raises:
+            FlowError: the error that the child raised; FlowKilledError if an operator killed it.
+            FlowTimeoutError: it has not ended within `timeout` seconds, and goes on.
+        """
+        if self._outcome is None:
+            deadline_ms = self._ctx._deadline_ms(timeout)
+            self._outcome = await commands.WaitForChild(self.client_id, deadline_ms)
+        if self._outcome.error is not None:
+            raise values.restore_error(self._outcome.error)
+        assert self._outcome.result is not None
+        return cast(R, values.decode_result(self._outcome.result, self._definition.result_type))
+
+    async def cancel(self, reason: str = "cancelled by its parent") -> None:
+        """Raise FlowCancelledError in the code of the child, unless it has ended."""
+        await commands.CancelFlow(self.client_id, reason)
+
+    def __repr__(self) -> str:
+        return f"<ChildFlow {self._definition.name} {self.client_id}>"
+
+
 class FlowContext:
     """The first parameter of the code of a flow.
 
@@ -263,6 +304,37 @@ class FlowContext:
         return cast(
             R, await ParallelBranches([definition(self, *args, **kwargs)], scope=definition)
         )
+
+    async def start_child(
+        self, definition: FlowDefinition[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> ChildFlow[R]:
+        """Start another flow of this node, with an id and a history of its own.
+
+        It starts when this step is durable. Its end can be waited for, with `result`. If this
+        flow fails, is cancelled or killed, a child that has not ended is cancelled; if it
+        completes or continues as new, the child goes on.
+        """
+        client_id = await self._start(definition, args, kwargs, is_child=True)
+        return ChildFlow(self, definition, client_id)
+
+    async def start_flow(
+        self, definition: FlowDefinition[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> str:
+        """Start another flow of this node that is not a child; returns its client id."""
+        return await self._start(definition, args, kwargs, is_child=False)
+
+    async def _start(
+        self,
+        definition: FlowDefinition[P, R],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        is_child: bool,
+    ) -> str:
+        arguments = definition.encode_arguments(args, kwargs)
+        digest = values.digest_arguments(args, kwargs)
+        started = commands.StartFlow(definition.name, digest, arguments, is_child=is_child)
+        return cast(str, await started)
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Start over with other arguments and an empty history, for flows that run forever.

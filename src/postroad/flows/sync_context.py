@@ -11,11 +11,11 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar, cast, overload
+from typing import Any, ClassVar, Generic, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from postroad.core import RetryPolicy
 from postroad.core.errors import UsageError
-from postroad.flows.context import FlowContext, FlowSession
+from postroad.flows.context import ChildFlow, FlowContext, FlowSession
 from postroad.flows.definition import FlowDefinition
 from postroad.flows.greenlets import GreenletCoroutine, require_greenlet, wait_for
 from postroad.flows.machine.attributes import AttributeValue
@@ -69,6 +69,31 @@ class SyncFlowSession:
 
     def __repr__(self) -> str:
         return repr(self._session)
+
+
+class SyncChildFlow(Generic[R]):
+    """A flow that another one has started as its child, for code that is a plain `def`."""
+
+    __slots__ = ("_child",)
+
+    def __init__(self, child: ChildFlow[R]) -> None:
+        self._child = child
+
+    @property
+    def client_id(self) -> str:
+        """The id by which operators and clients find it."""
+        return self._child.client_id
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for the end of the child; raises as `ChildFlow.result` does."""
+        return wait_for(self._child.result(timeout))
+
+    def cancel(self, reason: str = "cancelled by its parent") -> None:
+        """Raise FlowCancelledError in the code of the child, unless it has ended."""
+        wait_for(self._child.cancel(reason))
+
+    def __repr__(self) -> str:
+        return repr(self._child)
 
 
 class SyncStepCaller(StepOptions):
@@ -194,6 +219,18 @@ class SyncFlowContext:
     ) -> R:
         """Run another flow as part of this one; it opens sessions under its own name."""
         return wait_for(self._ctx.run_subflow(definition, *args, **kwargs))
+
+    def start_child(
+        self, definition: FlowDefinition[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> SyncChildFlow[R]:
+        """Start another flow of this node as a child of this one."""
+        return SyncChildFlow(wait_for(self._ctx.start_child(definition, *args, **kwargs)))
+
+    def start_flow(
+        self, definition: FlowDefinition[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> str:
+        """Start another flow of this node that is not a child; returns its client id."""
+        return wait_for(self._ctx.start_flow(definition, *args, **kwargs))
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Start over with other arguments and an empty history, for flows that run forever."""

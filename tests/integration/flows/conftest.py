@@ -30,6 +30,7 @@ BY_DAY = {
     "test_branches": (LIVE, RELOADED, STACKS),
     "test_busy_flows": (LIVE, RELOADED, POSTGRES),
     "test_cancel": (LIVE, RELOADED, POSTGRES, STACKS),
+    "test_children": (LIVE, RELOADED, POSTGRES, STACKS),
     "test_code_changes": (LIVE, RELOADED),
     "test_corners": (LIVE, RELOADED),
     "test_drawn_values": (LIVE, RELOADED),

@@ -12,7 +12,8 @@ from postroad.core.errors import ConfigError, UsageError
 from postroad.core.fault_points import arm_fault_point
 from postroad.durable import Message, SyncTransaction, Transaction
 from postroad.flows import FlowContext, FlowNotFoundError, FlowSession, FlowStatus, flow, responder
-from postroad.flows.inbox.requests import QUEUE, SignalRequest, StartRequest
+from postroad.flows.inbox.requests import QUEUE
+from postroad.flows.machine.requests import SignalRequest, StartRequest
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.flows.nodes import FlowNode, FlowNodes
 

@@ -281,6 +281,27 @@ KILLS: dict[str, list[Kill]] = {
         Kill("F1", "start-committed", PAYER, AFTER, "flow=ship&has=is_new"),
         Kill("F1", "address-committed", PAYER, AFTER, "flow=ship&has=entries", 2),
     ],
+    "delegate": [
+        Kill("F1", "requests-not-committed", PAYER, BEFORE, "flow=delegate&has=requests"),
+        Kill("F1", "requests-committed", PAYER, AFTER, "flow=delegate&has=requests"),
+        Kill("F1", "first-start-taken", PAYER, TAKEN),
+        Kill("F1", "second-start-taken", PAYER, TAKEN, nth=2),
+        Kill("F1", "start-handled", PAYER, HANDLED, "flow=task&event=FlowAdmitted"),
+        Kill("F1", "start-not-committed", PAYER, BEFORE, "flow=task&has=is_new"),
+        Kill("F1", "start-committed", PAYER, AFTER, "flow=task&has=is_new"),
+        Kill("F8", "end-not-committed", PAYER, BEFORE, "flow=task&has=is_ended"),
+        Kill("F8", "end-committed", PAYER, AFTER, "flow=task&has=is_ended"),
+        Kill("F8", "end-taken", PAYER, TAKEN, nth=3),
+        Kill("F8", "end-handled", PAYER, HANDLED, "flow=delegate&event=SignalReceived"),
+        Kill("F8", "end-received", PAYER, AFTER, "flow=delegate&has=ack_tokens", 2),
+    ],
+    "cancel": [
+        Kill("F9", "cancel-handled", PAYER, HANDLED, "flow=book&event=FlowCancelRequested"),
+        Kill("F9", "cancel-not-committed", PAYER, BEFORE, "flow=book&has=entries", 2),
+        Kill("F9", "cancel-committed", PAYER, AFTER, "flow=book&has=entries", 2),
+        Kill("F9", "refund-not-committed", PAYER, BEFORE, "flow=book&has=entries", 3),
+        Kill("F9", "refund-committed", PAYER, AFTER, "flow=book&has=entries", 3),
+    ],
 }
 """By what is being done when somebody dies."""
 

@@ -4,6 +4,8 @@ The store has the truth; everything in here is a cache of it. If the store rejec
 its message has failed, and messages of its key that were handled after it are handled again. If a
 commit fails, everything is reloaded, except messages in flight that are still stored; dispositions
 from meanwhile are committed then.
+
+After an error, `QueueDispatcher.is_final_failure` decides whether it is retried or a dead letter.
 """
 
 from __future__ import annotations

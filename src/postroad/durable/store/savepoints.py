@@ -1,4 +1,7 @@
-"""User transactions on the store's connection, among the mutations of a commit group."""
+"""User transactions on the store's connection, among the mutations of a commit group.
+
+`SavepointTransaction.apply_and_release` puts a mutation and the user's rows into one savepoint.
+"""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ from postroad.durable.store.backends.backend import DatabaseRow
 from postroad.durable.store.mutations import Mutation
 from postroad.durable.store.tables.store_tables import StoreTables
 from postroad.flows.engine import tables
+from postroad.flows.inbox.requests import request_message
 from postroad.flows.machine.commands import FlowCommand
 from postroad.flows.machine.events import CommitRejection, FlowTransition
 from postroad.flows.machine.history import Position
@@ -308,6 +309,7 @@ class FlowMutationBuilder:
             )
             spans.append(span)
             sends += self._envelopes(endpoint, messages, trace_headers(span))
+        sends += [self._encoder.encode(request_message(request)) for request in transition.requests]
         dispositions: Sequence[DispositionMutation] = ()
         if transition.ack_tokens:
             dispositions = self._finish(transition)

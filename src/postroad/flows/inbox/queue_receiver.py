@@ -1,4 +1,7 @@
-"""Receives messages of a queue for flows, each in one commit with its consequences."""
+"""Receives messages of a queue for flows, each in one commit with its consequences.
+
+Which flow gets one is decided by the subclasses, in session_receiver.py and request_receiver.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts and signals flows as requested by transactions, each in one commit with the request."""
+"""Starts, signals and cancels flows for transactions and other flows, in one commit each."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from postroad.core.errors import ConfigError, Reject, UsageError
 from postroad.durable.consumers.dispatch_order import QueuedMessage
 from postroad.flows.engine import tables
 from postroad.flows.engine.engine import FlowEngine
+from postroad.flows.errors import FlowError
 from postroad.flows.inbox.queue_receiver import QueueReceiver
-from postroad.flows.inbox.requests import (
-    QUEUE,
+from postroad.flows.inbox.requests import QUEUE, check_client_id, decode_request
+from postroad.flows.inbox.session_receiver import end_span
+from postroad.flows.machine import values
+from postroad.flows.machine.events import FlowAdmitted, FlowCancelRequested, SignalReceived
+from postroad.flows.machine.requests import (
+    CancelRequest,
+    ChildEnded,
+    ChildOutcome,
     SignalRequest,
     StartRequest,
-    check_client_id,
-    decode_request,
+    child_signal,
 )
-from postroad.flows.inbox.session_receiver import end_span
-from postroad.flows.machine.events import FlowAdmitted, SignalReceived
 from postroad.flows.machine.state import FlowState, is_flow_id, parse_flow_id
 from postroad.flows.tracing import start_responder_span, store_trace
 
@@ -36,12 +40,30 @@ class RequestReceiver(QueueReceiver):
         if sender != self.engine.store.owner:
             raise Reject(f"{sender!r} cannot start or signal flows of this node by a message")
         request = decode_request(entry.message.body)
-        if isinstance(request, StartRequest):
-            self.look_up(entry, self._start(entry, request))
-        else:
-            self.look_up(entry, self._signal(entry, request))
+        match request:
+            case StartRequest():
+                self.look_up(entry, self._start(entry, request))
+            case SignalRequest():
+                self.look_up(entry, self._signal(entry, request))
+            case CancelRequest():
+                self.look_up(entry, self._cancel(entry, request))
+            case ChildEnded():
+                self.look_up(entry, self._on_child_ended(entry, request))
 
     async def _start(self, entry: QueuedMessage, request: StartRequest) -> None:
+        try:
+            await self._start_or_reject(entry, request)
+        except Reject as rejection:
+            if not request.parent:
+                raise
+            # The parent would wait for ever.
+            error = values.record_error(FlowError(str(rejection)))
+            outcome = ChildOutcome(None, error)
+            await self._on_child_ended(
+                entry, ChildEnded(request.parent, request.client_id, outcome)
+            )
+
+    async def _start_or_reject(self, entry: QueuedMessage, request: StartRequest) -> None:
         engine, client_id = self.engine, request.client_id
         definition = engine.registry.find(request.flow)
         if definition is None:
@@ -58,6 +80,8 @@ class RequestReceiver(QueueReceiver):
             state = engine.admission.new_state(
                 definition, request.arguments, client_id, can_hold=True
             )
+            if request.parent:
+                state.parent = request.parent
             span = start_responder_span(engine.store.owner, state.name, entry)
             store_trace(state, span)
             done = engine.start_flow(state, FlowAdmitted(ack_token=entry))
@@ -80,6 +104,23 @@ class RequestReceiver(QueueReceiver):
         except UsageError as error:
             raise Reject(str(error)) from None
         engine.dispatch(state.id, SignalReceived(request.name, request.payload, entry))
+
+    async def _cancel(self, entry: QueuedMessage, request: CancelRequest) -> None:
+        async with self.engine.admission.starting(request.flow):
+            state = await self._find(request.flow)
+        if state is None or state.is_ended:
+            self.dispatcher.ack(entry)
+        else:
+            self.engine.dispatch(state.id, FlowCancelRequested(request.reason, entry))
+
+    async def _on_child_ended(self, entry: QueuedMessage, request: ChildEnded) -> None:
+        state = await self._find(request.parent)
+        if state is None or state.is_ended:
+            self.dispatcher.ack(entry)
+            return
+        name = child_signal(request.child)
+        payload = values.encode_value(request.outcome, "the outcome of a child")
+        self.engine.dispatch(state.id, SignalReceived(name, payload, entry, is_child_end=True))
 
     async def _find(self, flow: str) -> FlowState | None:
         """Return the flow with this client id or id."""

@@ -1,44 +1,33 @@
-"""Requests of transactions to flows: messages in a queue of the node, sent at commit."""
+"""Requests to flows, of transactions and of other flows: messages in a queue of the node.
+
+They are sent with the commit of the transaction, or of the step of the flow.
+"""
 
 from __future__ import annotations
 
 import secrets
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
 from postroad.core.errors import ConfigError, Reject, UsageError
 from postroad.durable.producer import OutgoingMessage, StartableFlow
 from postroad.flows.machine import values
+from postroad.flows.machine.requests import (
+    GENERATED_ID_PREFIX,
+    ChildEnded,
+    FlowRequest,
+    SignalRequest,
+    StartRequest,
+)
 from postroad.flows.sessions.messages import is_valid_name
 
 QUEUE = "flows.requests"
 
-GENERATED_ID_PREFIX = "tx:"
-"""The prefix of generated client ids."""
 _CLIENT_ID_CHARS_MAX = 512
 # A key may have 1,024 bytes, and a character up to 4.
 _KEY_CHARS_MAX = 256
 
-
-class StartRequest(msgspec.Struct, frozen=True, array_like=True, tag="start"):
-    """Start a flow, unless one was started with this client id."""
-
-    client_id: str
-    flow: str
-    arguments: bytes
-
-
-class SignalRequest(msgspec.Struct, frozen=True, array_like=True, tag="signal"):
-    """Send a signal to a flow."""
-
-    flow: str
-    """The client id of the flow, or its own id."""
-    name: str
-    payload: bytes
-
-
-FlowRequest: TypeAlias = StartRequest | SignalRequest
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[FlowRequest] = msgspec.msgpack.Decoder(FlowRequest)
@@ -60,16 +49,22 @@ class FlowRequests:
         else:
             check_client_id(client_id)
         arguments = definition.encode_arguments(args, kwargs)
-        return client_id, _message(client_id, StartRequest(client_id, definition.name, arguments))
+        request = StartRequest(client_id, definition.name, arguments)
+        return client_id, request_message(request)
 
     def signal(self, flow: str, name: str, value: Any) -> OutgoingMessage:
         """Return the message that sends a signal."""
         check_client_id(flow)
-        return _message(flow, SignalRequest(flow, name, encode_signal(name, value)))
+        return request_message(SignalRequest(flow, name, encode_signal(name, value)))
 
 
-def _message(flow: str, request: FlowRequest) -> OutgoingMessage:
-    # Requests for one flow are handled in order.
+def request_message(request: FlowRequest) -> OutgoingMessage:
+    """Return the message of a request; requests for one flow are handled in order."""
+    match request:
+        case StartRequest(client_id=flow) | ChildEnded(parent=flow):
+            pass
+        case _:
+            flow = request.flow
     body = _encoder.encode(request)
     return OutgoingMessage(queue=QUEUE, body=body, key=flow[:_KEY_CHARS_MAX])
 
@@ -79,7 +74,7 @@ def decode_request(body: bytes) -> FlowRequest:
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Reject(f"not a request to start or signal a flow: {error}") from None
+        raise Reject(f"not a request to a flow: {error}") from None
 
 
 def encode_signal(name: str, value: Any) -> bytes:

@@ -9,6 +9,7 @@ import msgspec
 
 from postroad.flows.machine.commands import FlowCommand
 from postroad.flows.machine.history import HistoryEntry, Position
+from postroad.flows.machine.requests import FlowRequest
 from postroad.flows.sessions.messages import SessionMessage
 from postroad.flows.sessions.session import BufferedMessage
 
@@ -47,6 +48,8 @@ class SignalReceived(msgspec.Struct, frozen=True):
     name: str
     payload: bytes
     ack_token: AckToken | None = None
+    is_child_end: bool = False
+    """Whether it tells of the end of a child; ignored if the code cannot wait for that."""
 
 
 class StepCompleted(msgspec.Struct, frozen=True):
@@ -87,6 +90,7 @@ class FlowCancelRequested(msgspec.Struct, frozen=True):
     """The flow is to end, after its code has undone what must not stay."""
 
     reason: str
+    ack_token: AckToken | None = None
 
 
 class FlowKillRequested(msgspec.Struct, frozen=True):
@@ -151,6 +155,8 @@ class FlowTransition(msgspec.Struct, eq=False):
     """Ids of stored messages and signals that were consumed."""
     outgoing: dict[int, list[SessionMessage]] = {}
     """Messages to send, by session."""
+    requests: list[FlowRequest] = []
+    """Requests to other flows of this node."""
     ack_tokens: list[AckToken] = []
     """Inbox messages to acknowledge."""
     steps_to_run: list[FlowCommand] = []
@@ -181,6 +187,7 @@ class FlowTransition(msgspec.Struct, eq=False):
             or self.signals
             or self.consumed_ids
             or self.outgoing
+            or self.requests
             or self.ack_tokens
             or self.is_state_changed
             or self.is_new

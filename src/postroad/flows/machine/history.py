@@ -27,6 +27,8 @@ class CommandKind(StrEnum):
     SLEEP = "sleep"
     SIGNAL = "signal"
     PATCH = "patch"
+    START = "start"
+    CANCEL = "cancel"
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):

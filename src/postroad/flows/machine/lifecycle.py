@@ -25,7 +25,8 @@ from postroad.flows.machine.failure_policy import (
 )
 from postroad.flows.machine.history import CommandKind, HistoryEntry, Position
 from postroad.flows.machine.replay import ReplayMismatch
-from postroad.flows.machine.state import FlowFailure, FlowState
+from postroad.flows.machine.requests import CancelRequest, ChildEnded, ChildOutcome
+from postroad.flows.machine.state import FlowFailure, FlowState, format_flow_id
 from postroad.flows.machine.status import FlowEffect, FlowStatus, FlowTrigger, apply_trigger
 from postroad.flows.sessions.flow_sessions import FlowSessions
 
@@ -65,6 +66,7 @@ class FlowLifecycle(ABC):
         "_progress",
         "_transition",
         "_wall_ms",
+        "children",
         "code",
         "due_ms",
         "is_unloaded",
@@ -84,6 +86,10 @@ class FlowLifecycle(ABC):
         # Whether its code has run and was stopped.
         self.is_unloaded = False
         self.steps = len(entries)
+        # Children whose end was not waited for: their client ids, by the signal that tells of it.
+        self.children: dict[str, str] = {}
+        for entry in entries:
+            commands.update_children(self.children, entry)
         self._bytes = sum([len(entry.value) for entry in entries if entry.value]) if entries else 0
         # Time as the code sees it: that of the last command that completed.
         self.now_ms = state.run_started_ms or state.started_ms
@@ -97,6 +103,8 @@ class FlowLifecycle(ABC):
         self._deferred: list[HistoryEntry] = []
         self._transition = FlowTransition(self.steps)
         self.limits = DEFAULT_LIMITS
+
+    payload_max: int
 
     @abstractmethod
     def _run_code(self) -> None:
@@ -243,14 +251,35 @@ class FlowLifecycle(ABC):
             transition.clears_history = True
             transition.entries.clear()
             transition.buffered.clear()
+            self.children.clear()
             self.steps = self._bytes = transition.first = 0
         elif effect is FlowEffect.RESOLVE_RESULT:
             state.ended_ms = self._wall_ms
             transition.is_ended = True
+            self._notify_relatives()
             self.stop_code()
         else:
             assert effect is FlowEffect.SCHEDULE_RETRY
             state.wake_ms = self._wall_ms + self.limits.retry_delay_ms(state.attempts)
+
+    def _notify_relatives(self) -> None:
+        """Tell the parent of the end, and cancel the children of a flow that has failed."""
+        state, requests = self.state, self._transition.requests
+        if state.status is not FlowStatus.COMPLETED:
+            reason = f"its parent, flow {format_flow_id(state.id)}, is {state.status}"
+            requests += [CancelRequest(child, reason) for child in self.children.values()]
+        if not state.parent:
+            return
+        assert state.client_id is not None
+        error = None if state.failure is None else state.failure.error
+        if state.result is not None and len(state.result) > self.payload_max:
+            text = (
+                f"flow {state.name} returned {len(state.result)} bytes, and a parent can get "
+                f"{self.payload_max}: raise message_bytes_max, or return a reference"
+            )
+            error = values.record_error(FlowError(text))
+        outcome = ChildOutcome(state.result if error is None else None, error)
+        requests.append(ChildEnded(state.parent, state.client_id, outcome))
 
     def stop_code(self) -> None:
         """Stop the code and its steps; to continue, the flow must be loaded again."""

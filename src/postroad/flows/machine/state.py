@@ -104,6 +104,8 @@ class FlowState(msgspec.Struct, kw_only=True, rename=_STORED_NAMES):
     """The span of its start, as headers; unset if the start was not traced."""
     forked_from: ForkOrigin | UnsetType = UNSET
     """The flow it was forked from, whose start time it has."""
+    parent: str | UnsetType = UNSET
+    """The id of the flow that started it as its child."""
     fork_seeds: list[tuple[int, bytes]] | UnsetType = UNSET
     """Seeds of its random numbers since it was forked, each with its first step."""
 

@@ -54,6 +54,7 @@ from postroad.flows.machine.events import (
 from postroad.flows.machine.history import HistoryEntry, Position
 from postroad.flows.machine.lifecycle import FlowLifecycle
 from postroad.flows.machine.replay import ReplayCursor, ReplayMismatch, recorded_result, replay
+from postroad.flows.machine.requests import StartRequest
 from postroad.flows.machine.state import FlowState
 from postroad.flows.machine.status import FlowStatus, FlowTrigger
 from postroad.flows.sessions.flow_sessions import FlowSessions, SessionClosedResult
@@ -136,8 +137,7 @@ class FlowStateMachine(FlowLifecycle):
             if (command := self._pending(event.position)) is not None:
                 self._complete_error(command, event.error)
         elif isinstance(event, SignalReceived):
-            is_awaited = awaits_signal(self.code, event.name, event.payload)
-            self.sessions.on_signal(event, transition, is_awaited=is_awaited)
+            self._on_signal_received(event)
         elif isinstance(event, FlowAdmitted):
             self._on_admitted(event)
         elif isinstance(event, FlowLoaded):
@@ -148,7 +148,7 @@ class FlowStateMachine(FlowLifecycle):
         elif isinstance(event, FlowTrialPassed):
             self._on_trial_passed()
         elif isinstance(event, FlowCancelRequested):
-            self._on_cancel_requested(FlowCancelledError(event.reason))
+            self._on_cancel_requested(event)
         elif isinstance(event, FlowKillRequested):
             error = FlowKilledError(event.reason)
             self._apply_trigger(
@@ -199,14 +199,23 @@ class FlowStateMachine(FlowLifecycle):
             self._transition.is_step_recorded = True
             self._complete(command, encoded, result)
 
-    def _on_cancel_requested(self, error: FlowCancelledError) -> None:
+    def _on_signal_received(self, event: SignalReceived) -> None:
+        if event.is_child_end and event.name not in self.children:
+            self._transition.ack_tokens.append(event.ack_token)
+            return
+        is_awaited = awaits_signal(self.code, event.name, event.payload)
+        self.sessions.on_signal(event, self._transition, is_awaited=is_awaited)
+
+    def _on_cancel_requested(self, event: FlowCancelRequested) -> None:
         """Raise an error in the code, in each branch at what it waits for now."""
-        failure = None
+        failure, error = None, FlowCancelledError(event.reason)
         if self.state.status in (FlowStatus.QUEUED, FlowStatus.HELD):
             failure = self._build_failure(error, "it was cancelled before it started")
         # What it waits for gets the error instead of being run, so that this harms nobody.
         self.state.clear_suspicion()
         self._apply_trigger(FlowTrigger.CANCEL, failure)
+        if event.ack_token is not None:
+            self._transition.ack_tokens.append(event.ack_token)
         if self.code is None:
             return
         # Not a read only, which may be recorded later: this is told to somebody.
@@ -277,6 +286,9 @@ class FlowStateMachine(FlowLifecycle):
     def _execute(self, command: FlowCommand) -> CommandResult:
         """Execute and record an immediate command."""
         try:
+            if isinstance(command, commands.RequestCommand):
+                command.check_size(self.payload_max)
+                return self._execute_request(command)
             if isinstance(command, commands.SessionCommand):
                 command.check_size(self.payload_max)
                 self.sessions.execute(command, self._transition)
@@ -285,6 +297,17 @@ class FlowStateMachine(FlowLifecycle):
             return CommandResult(error=error)
         self._record(command)
         return CommandResult(True) if isinstance(command, commands.RecordPatch) else EMPTY_RESULT
+
+    def _execute_request(self, command: commands.RequestCommand) -> CommandResult:
+        request = command.make_request(self.state)
+        self._transition.requests.append(request)
+        if not isinstance(command, commands.StartFlow):
+            self._record(command)
+            return EMPTY_RESULT
+        assert isinstance(request, StartRequest)
+        started = commands.StartedFlow(request.client_id, command.is_child)
+        self._record(command, values.encode_value(started, "a started flow"))
+        return CommandResult(request.client_id)
 
     def cancel_command(self, command: FlowCommand) -> None:
         """Cancel a command that the code does not wait for any more."""
@@ -399,6 +422,7 @@ class FlowStateMachine(FlowLifecycle):
             peers=tuple([sessions[number].peer for number in numbers]) if numbers else (),
         )
         self._transition.entries.append(entry)
+        commands.update_children(self.children, entry)
         self._is_all_read &= isinstance(command, commands.RunStep) and command.is_read
         self.steps += 1
         if value is not None:

@@ -1,5 +1,7 @@
 """Streams of other stores: a watermark for each, and rejections.
 
+Duplicates are below the watermark, and dropped by `new_batches` (bridges/protocol.py).
+
 Everything here runs inside the transaction of a commit.
 """
 

@@ -64,6 +64,7 @@ function flowFacts(flow) {
     [flow.ended_at ? "Took" : "Since", span(end - flow.started_at)],
     flow.client_id && ["Begun as", identity(flow.client_id)],
     flow.peer && ["Responds to", flow.peer],
+    flow.parent && ["Child of", identity(flow.parent, link("flows", [flow.parent]))],
     flow.forked_from && ["Forked from", forkOf(flow)],
     flow.progress && [flow.ended_at ? "Last progress" : "Progress", flow.progress],
     Object.keys(flow.attributes ?? {}).length > 0 && ["Attributes", attributesOf(flow)],
