@@ -78,18 +78,18 @@ async def test_attributes_are_kept_after_the_end_and_forked(nodes: FlowNodes) ->
     await alpha.until_steps(handle.id, 1)
     await alpha.flows.signal(handle.id, "sent", True)
     await alpha.result(handle.id)
-    kept = {"customer": "ann", "amount": 5, "is_charged": True, "is_sent": True}
+    attributes = {"customer": "ann", "amount": 5, "is_charged": True, "is_sent": True}
     copy = await alpha.flows.admin.fork(handle.id, 1)
     await alpha.until_steps(copy, 1)
-    assert (await alpha.flows.admin.show(handle.id)).attributes == kept
+    assert (await alpha.flows.admin.show(handle.id)).attributes == attributes
     forked = await alpha.flows.admin.show(copy)
     assert forked.attributes == {"customer": "ann", "amount": 5, "is_charged": True}
     await alpha.restart()
-    assert (await alpha.flows.admin.show(handle.id)).attributes == kept
+    assert (await alpha.flows.admin.show(handle.id)).attributes == attributes
 
 
 async def test_steps_set_no_attributes(nodes: FlowNodes) -> None:
-    told: list[str] = []
+    errors: list[str] = []
 
     @flow
     async def careless(ctx: FlowContext) -> None:
@@ -97,11 +97,11 @@ async def test_steps_set_no_attributes(nodes: FlowNodes) -> None:
             try:
                 ctx.set_attributes(a=1)
             except UsageError as error:
-                told.append(str(error))
+                errors.append(str(error))
 
         await ctx.step(set_there)
 
     alpha, handle = await nodes.begin(careless)
     await alpha.result(handle.id)
-    assert told[0].startswith("ctx.set_attributes() belongs to the code of the flow")
+    assert errors[0].startswith("ctx.set_attributes() belongs to the code of the flow")
     assert (await alpha.flows.admin.show(handle.id)).attributes == {}

@@ -35,10 +35,10 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def merge_attributes(
-    known: Mapping[str, AttributeValue], changes: Mapping[str, AttributeValue | None]
+    attributes: Mapping[str, AttributeValue], changes: Mapping[str, AttributeValue | None]
 ) -> dict[str, AttributeValue]:
     """Return attributes with changes; raises UsageError if they are not valid or too large."""
-    merged = dict(known)
+    merged = dict(attributes)
     for name, value in changes.items():
         if _NAME.fullmatch(name) is None:
             raise UsageError(
@@ -93,16 +93,18 @@ class Condition(msgspec.Struct, frozen=True):
     """Compared with numbers and bools; None for an attribute that is not set."""
 
     def matches(self, attributes: Mapping[str, AttributeValue]) -> bool:
-        """Whether a flow with these attributes meets it; values of other types differ."""
-        found = attributes.get(self.name)
-        wanted: Any = self.text if isinstance(found, str) and self.value is not None else self.value
+        """Whether a flow with these attributes meets it; another type is not equal."""
+        value = attributes.get(self.name)
+        operand: Any = (
+            self.text if isinstance(value, str) and self.value is not None else self.value
+        )
         compare = _COMPARISONS[self.operator]
-        is_same_type = isinstance(found, bool) == isinstance(wanted, bool)
+        is_same_type = isinstance(value, bool) == isinstance(operand, bool)
         if compare is operator.eq:
-            return (is_same_type and found == wanted) == (self.operator == "=")
-        if found is None or isinstance(found, bool) or not is_same_type:
+            return (is_same_type and value == operand) == (self.operator == "=")
+        if value is None or isinstance(value, bool) or not is_same_type:
             return False
-        return isinstance(found, str) == isinstance(wanted, str) and compare(found, wanted)
+        return isinstance(value, str) == isinstance(operand, str) and compare(value, operand)
 
 
 def parse_conditions(texts: Sequence[str]) -> list[Condition]:
@@ -111,22 +113,22 @@ def parse_conditions(texts: Sequence[str]) -> list[Condition]:
 
 
 def _parse_condition(text: str) -> Condition:
-    found = _CONDITION.fullmatch(text)
-    if found is None or _NAME.fullmatch(found[1]) is None:
+    match = _CONDITION.fullmatch(text)
+    if match is None or _NAME.fullmatch(match[1]) is None:
         raise ConfigError(
             f"where={text!r} must be a name, one of = != < <= > >= and a value, as in "
             "customer=ann or 'amount>=5'"
         )
-    name, sign, told = found[1], found[2], found[3].strip()
+    name, sign, operand = match[1], match[2], match[3].strip()
     try:
-        value = msgspec.json.decode(told.encode("utf-8", "replace"))
+        value = msgspec.json.decode(operand.encode("utf-8", "replace"))
     except msgspec.DecodeError:
-        value = told
+        value = operand
     if isinstance(value, list | dict):
-        value = told
+        value = operand
     if value in (None, "") and sign not in ("=", "!="):
         raise ConfigError(
-            f"where={text!r}: nothing is less or more than {told or 'an empty text'}; compare with "
-            f"= or !=, as in {name}!=null for flows that have this attribute"
+            f"where={text!r}: nothing is less or more than {operand or 'an empty text'}; "
+            f"compare with = or !=, as in {name}!=null for flows that have this attribute"
         )
-    return Condition(name, sign, value if isinstance(value, str) else told, value)
+    return Condition(name, sign, value if isinstance(value, str) else operand, value)

@@ -14,10 +14,12 @@ from tests.support.flows.driven import Driven, begun
 
 
 def test_changes_are_merged_and_none_removes() -> None:
-    known: dict[str, AttributeValue] = {"customer": "ann", "amount": 5}
-    merged = merge_attributes(known, {"amount": 7.5, "customer": None, "is_new": True, "no": None})
+    attributes: dict[str, AttributeValue] = {"customer": "ann", "amount": 5}
+    merged = merge_attributes(
+        attributes, {"amount": 7.5, "customer": None, "is_new": True, "no": None}
+    )
     assert merged == {"amount": 7.5, "is_new": True}
-    assert known == {"customer": "ann", "amount": 5}
+    assert attributes == {"customer": "ann", "amount": 5}
     assert merge_attributes({}, {"a": "half: \ud800", "é-1.b": "x" * 200}) == {
         "a": "half: ?",
         "é-1.b": "x" * 200,
@@ -40,8 +42,8 @@ def test_changes_are_merged_and_none_removes() -> None:
     ({f"n{number}": 1 for number in range(21)}, "the flow would have 21, and 20 is the limit"),
     ({f"n{number}": "ü" * 200 for number in range(11)}, "would take 4468 bytes, and 4096 is the"),
 )
-def test_what_cannot_be_set(changes: Any, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_what_cannot_be_set(changes: Any, expected_text: str) -> None:
+    with pytest.raises(UsageError, match=expected_text):
         merge_attributes({}, changes)
 
 
@@ -110,8 +112,8 @@ def test_malformed_conditions(text: str) -> None:
 
 
 @each(("a<null", "than null"), ("a>=", "than an empty text"))
-def test_nothing_is_less_than_nothing(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=f"{told}; compare with = or !=, as in a!=null"):
+def test_nothing_is_less_than_nothing(text: str, expected_text: str) -> None:
+    with pytest.raises(ConfigError, match=f"{expected_text}; compare with = or !=, as in a!=null"):
         parse_conditions([text])
 
 
@@ -198,7 +200,7 @@ def test_only_the_code_of_the_flow_sets_attributes() -> None:
     contexts: list[FlowContext] = []
 
     @flow
-    async def lend(ctx: FlowContext) -> None:
+    async def wait(ctx: FlowContext) -> None:
         contexts.append(ctx)
         await ctx.wait_for_signal("next", bool)
 
@@ -206,7 +208,7 @@ def test_only_the_code_of_the_flow_sets_attributes() -> None:
     async def overdo(ctx: FlowContext) -> None:
         ctx.set_attributes(note="x" * 201)
 
-    begun(lend)
+    begun(wait)
     with pytest.raises(UsageError, match="belongs to the code of the flow: set attributes there"):
         contexts[0].set_attributes(a=1)
     assert "cannot set attribute 'note'" in begun(overdo).trouble
