@@ -53,7 +53,7 @@ from postroad.durable import DurableQueues, StaticPeerDirectory
 from postroad.flows import FlowHandle, FlowsConfig, FlowService
 from postroad.flows.machine import events
 from postroad.flows.machine.events import FlowTransition
-from tests.chaos import flow_bank
+from tests.chaos import flow_bank, flow_bank_code
 from tests.support.durable.mail_node import limit_files, make_mail, make_tables
 
 FLOWS = FlowsConfig(retry_initial_delay_s=0.05, retry_max_delay_s=0.2, crash_recoveries_max=1_000)
@@ -254,7 +254,7 @@ class Bank:
 async def serve(name: str, store: str, port: str, outside: str, code: str, *arm: str) -> None:
     flow_bank.Outside.path = Path(outside)
     service, mail, peers = make_mail(name, store, port)
-    flows = FlowService(mail, flow_bank.CODE[code], FLOWS)
+    flows = FlowService(mail, flow_bank_code.CODE[code], FLOWS)
     bank = Bank(mail, flows, peers)
     if arm:
         bank.arm(arm[0], arm[1], arm[2])

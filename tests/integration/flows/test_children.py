@@ -45,14 +45,14 @@ async def children_of(node: FlowNode, id: str) -> list[FlowView]:
 
 
 async def only_child(node: FlowNode, id: str) -> FlowView:
-    found: list[FlowView] = []
+    children: list[FlowView] = []
 
     async def is_there() -> bool:
-        found[:] = await children_of(node, id)
-        return bool(found)
+        children[:] = await children_of(node, id)
+        return bool(children)
 
     await eventually(is_there)
-    (child,) = found
+    (child,) = children
     return child
 
 
@@ -256,13 +256,13 @@ async def test_child_that_nobody_can_start_is_an_error_of_its_parent(nodes: Flow
 
 async def test_results_and_arguments_that_no_message_holds(nodes: FlowNodes) -> None:
     @flow
-    async def large(ctx: FlowContext, given: bytes, size: int) -> bytes:
+    async def large(ctx: FlowContext, content: bytes, size: int) -> bytes:
         return bytes(size)
 
     @flow
-    async def parent(ctx: FlowContext, given: int, size: int) -> str:
+    async def parent(ctx: FlowContext, content_bytes: int, size: int) -> str:
         try:
-            child = await ctx.start_child(large, bytes(given), size)
+            child = await ctx.start_child(large, bytes(content_bytes), size)
         except UsageError as error:
             return f"arguments: {error}"
         try:
