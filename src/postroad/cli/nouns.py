@@ -18,6 +18,14 @@ _BESIDES: dict[str, dict[str, LazyCommand]] = {
             "postroad.cli.bridge:run", "Carry the mail of a node, as a process of its own."
         )
     },
+    "flow": {
+        "export": LazyCommand(
+            "postroad.cli.histories:export", "Write recorded histories of flows into a file."
+        ),
+        "verify": LazyCommand(
+            "postroad.cli.histories:verify", "Replay exported flows with the code of today."
+        ),
+    },
 }
 """Verbs that are no operations of a node."""
 _JOB_FILES = (".toml", ".json")

@@ -211,6 +211,9 @@ SPELLINGS: dict[str, Spelling] = {
         example="flow pause-schedule nightly", listing="flow schedules"
     ),
     "flow.query": Spelling(example=f"flow query {_FLOW} progress"),
+    "flow.record": Spelling(
+        example=f"flow record {_FLOW} --json", help={"first": "The number of the first step."}
+    ),
     "flow.result": Spelling(
         example=f"flow result {_FLOW} --timeout-s 60",
         help={"is_exact": "As MessagePack in base64, for programs."},

@@ -17,6 +17,7 @@ from postroad.flows.engine import tables
 from postroad.flows.engine.background import now_ms
 from postroad.flows.engine.engine import FlowEngine
 from postroad.flows.errors import FlowNotFoundError
+from postroad.flows.history_files import FlowRecordView, read_record
 from postroad.flows.inbox.requests import encode_signal
 from postroad.flows.machine import values
 from postroad.flows.machine.attributes import AttributeValue, Condition, parse_conditions
@@ -256,6 +257,11 @@ class FlowAdmin:
         state = await self._load_state(id)
         entries = await self._engine.store.read(tables.read_steps, state.id)
         return [step_view(number, entry) for number, entry in enumerate(entries)]
+
+    async def record(self, id: str, first: int = 0) -> FlowRecordView:
+        """Return steps of a flow as they are stored, from one on, for an export."""
+        state = await self._load_state(id)
+        return await self._engine.store.read(read_record, state.id, first)
 
     async def query(self, id: str, name: str) -> Any:
         """Call a query handler of a running flow, as set with `ctx.set_query_handler`."""

@@ -18,10 +18,11 @@ from postroad.flows import (
     ScheduleView,
     StepView,
 )
+from postroad.flows.history_files import FlowRecordView
 from postroad.flows.machine import values
 from postroad.flows.machine.status import TERMINAL_STATUSES
 
-from .limits import Limit, Seconds
+from .limits import First, Limit, Seconds
 from .naming import misnamed
 from .office import Office
 from .table import Effect, explain, operation
@@ -123,6 +124,12 @@ async def show_flow(office: Office, id: str) -> FlowView:
 async def show_history(office: Office, id: str) -> list[StepView]:
     """The steps of a flow, in the order they were done."""
     return await office.flows.history(id)
+
+
+@operation("flow.record")
+async def show_record(office: Office, id: str, first: First = 0) -> FlowRecordView:
+    """Steps of a flow as they are stored, from `first` on, as `postroad flow export` reads them."""
+    return await office.flows.record(id, first)
 
 
 @operation("flow.query")

@@ -9,6 +9,7 @@ import msgspec
 Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 """How many at most."""
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+First: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=3_600)]
 
 

@@ -326,6 +326,28 @@ def read_steps(database: StoreConnection, flow: int) -> list[HistoryEntry]:
         ) from None
 
 
+def read_encoded_steps(
+    database: StoreConnection, flow: int, first: int, limit: int, bytes_max: int
+) -> list[bytes]:
+    """Return steps from a number on, as stored: at least one if there is one, then up to a size."""
+    sizes = database.execute(
+        "SELECT number, LENGTH(record) FROM postroad_flow_steps"
+        " WHERE flow = ? AND number >= ? ORDER BY number LIMIT ?",
+        (flow, first, limit),
+    )
+    last, total = first, 0
+    for number, size in sizes:
+        last, total = number, total + size
+        if total >= bytes_max:
+            break
+    rows = database.execute(
+        "SELECT record FROM postroad_flow_steps WHERE flow = ? AND number BETWEEN ? AND ?"
+        " ORDER BY number",
+        (flow, first, last),
+    )
+    return [bytes(record) for (record,) in rows]
+
+
 def read_buffered(
     database: StoreConnection, flow: int
 ) -> tuple[list[tuple[int, BufferedMessage]], list[BufferedSignal]]:

@@ -11,7 +11,7 @@ from postroad.durable.store.backends.backend import StoreConnection
 from postroad.durable.store.tables.schema import write_meta
 from postroad.flows.engine import tables
 from postroad.flows.machine.events import BufferedSignal
-from postroad.flows.machine.history import CommandKind, HistoryEntry
+from postroad.flows.machine.history import CommandKind, HistoryEntry, encode_history_entry
 from postroad.flows.machine.state import FlowState, InitiatingSession
 from postroad.flows.machine.status import FlowStatus
 from postroad.flows.sessions.messages import SessionConfirm, SessionData, SessionKey
@@ -369,3 +369,19 @@ async def test_flows_that_ended_long_ago(desk: Desk) -> None:
     assert await desk.do(tables.list_ended_before, 11, 9, has_client=False) == [1, 3]
     assert await desk.do(tables.list_ended_before, 11, 1, has_client=False) == [1]
     assert await desk.do(tables.list_ended_before, 10, 9, has_client=True) == [2]
+
+
+async def test_encoded_steps_are_read_in_pages(desk: Desk) -> None:
+    entries = [make_record(number) for number in range(5)]
+    await desk.do(tables.insert_steps, 7, 0, entries)
+    encoded = [encode_history_entry(entry) for entry in entries]
+    size = len(encoded[0])
+    for first, limit, bytes_max, found in (
+        (0, 9, 1_000, encoded),
+        (1, 2, 1_000, encoded[1:3]),
+        (0, 9, size + 1, encoded[:2]),
+        (3, 9, 0, encoded[3:4]),
+        (5, 9, 1_000, []),
+    ):
+        assert await desk.do(tables.read_encoded_steps, 7, first, limit, bytes_max) == found
+    assert await desk.do(tables.read_encoded_steps, 8, 0, 9, 1_000) == []
