@@ -25,14 +25,14 @@ from postroad.flows.history_files import (
     read_histories,
 )
 from postroad.flows.machine.status import FlowStatus
-from postroad.flows.verification import FlowReport, FlowVerifier, Verdict
+from postroad.flows.verification import FlowReport, FlowVerifier, ReplayResult
 from postroad.node.running import load_program
 
 __all__ = [
     "STDIO",
     "FlowReport",
     "FlowStatus",
-    "Verdict",
+    "ReplayResult",
     "export_histories",
     "list_ids",
     "verify_histories",
@@ -179,7 +179,7 @@ async def _verify(verifier: FlowVerifier, files: Iterable[str]) -> list[FlowRepo
                     for flow in read_histories(file)
                 )
             except UsageError as error:
-                reports.append(FlowReport(Verdict.UNREADABLE, str(error), file=name))
+                reports.append(FlowReport(ReplayResult.UNREADABLE, str(error), file=name))
     return reports
 
 

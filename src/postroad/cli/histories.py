@@ -15,7 +15,7 @@ import msgspec
 from postroad.admin.histories import (
     FlowReport,
     FlowStatus,
-    Verdict,
+    ReplayResult,
     export_histories,
     list_ids,
     verify_histories,
@@ -109,27 +109,27 @@ def verify(files: Sequence[str], app: str, junit: Path | None, as_json: bool) ->
         print_json(msgspec.to_builtins(reports))
     else:
         _tell(reports)
-    return EXIT_OK if all(it.verdict is Verdict.OK for it in reports) else EXIT_FAILED
+    return EXIT_OK if all(it.result is ReplayResult.OK for it in reports) else EXIT_FAILED
 
 
 def _tell(reports: Sequence[FlowReport]) -> None:
-    alike: dict[tuple[Verdict, str, str], list[FlowReport]] = {}
+    alike: dict[tuple[ReplayResult, str, str], list[FlowReport]] = {}
     for it in reports:
-        if it.verdict is not Verdict.OK:
-            alike.setdefault((it.verdict, it.name, it.detail), []).append(it)
-    for (verdict, _, detail), found in alike.items():
+        if it.result is not ReplayResult.OK:
+            alike.setdefault((it.result, it.name, it.detail), []).append(it)
+    for (result, _, detail), found in alike.items():
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        click.echo(visible(f"{verdict}: {found[0].label}{more}"))
+        click.echo(visible(f"{result}: {found[0].label}{more}"))
         click.echo(visible(f"  {detail}".replace("\n", "\n  ")))
-    counts = Counter(it.verdict.value for it in reports)
-    told = ", ".join(f"{counts[it]} {it.value}" for it in Verdict if counts[it])
+    counts = Counter(it.result.value for it in reports)
+    told = ", ".join(f"{counts[it]} {it.value}" for it in ReplayResult if counts[it])
     click.echo(f"{tell_count(len(reports), 'flow')} verified" + (f": {told}." if told else "."))
 
 
 def write_junit(path: Path, reports: Sequence[FlowReport]) -> None:
     """Write reports as a test suite, with a test for each flow."""
-    unreadable = sum(it.verdict is Verdict.UNREADABLE for it in reports)
-    failures = sum(it.verdict is not Verdict.OK for it in reports) - unreadable
+    unreadable = sum(it.result is ReplayResult.UNREADABLE for it in reports)
+    failures = sum(it.result is not ReplayResult.OK for it in reports) - unreadable
     suite = ElementTree.Element(
         "testsuite",
         name=_SUITE,
@@ -141,10 +141,10 @@ def write_junit(path: Path, reports: Sequence[FlowReport]) -> None:
         case = ElementTree.SubElement(
             suite, "testcase", classname=_plain(it.name or _SUITE), name=_plain(it.label)
         )
-        if it.verdict is not Verdict.OK:
-            kind = "error" if it.verdict is Verdict.UNREADABLE else "failure"
+        if it.result is not ReplayResult.OK:
+            kind = "error" if it.result is ReplayResult.UNREADABLE else "failure"
             first, _, _ = it.detail.partition("\n")
-            told = ElementTree.SubElement(case, kind, type=it.verdict.value, message=_plain(first))
+            told = ElementTree.SubElement(case, kind, type=it.result.value, message=_plain(first))
             told.text = _plain(it.detail)
     suites = ElementTree.Element("testsuites")
     suites.append(suite)

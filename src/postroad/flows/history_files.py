@@ -126,9 +126,7 @@ def read_record(database: StoreConnection, flow: int, first: int) -> FlowRecordV
 
 def _encode_state(state: FlowState) -> bytes:
     """Encode a state without what no replay needs."""
-    needed = msgspec.structs.replace(
-        state, client_id=None, failure=None, result=None, progress=None, trace=UNSET
-    )
+    needed = msgspec.structs.replace(state, failure=None, result=None, progress=None, trace=UNSET)
     return msgspec.msgpack.encode(needed)
 
 

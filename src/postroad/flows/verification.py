@@ -6,6 +6,7 @@ sent or stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import Context
 from enum import StrEnum
 
@@ -18,9 +19,8 @@ from postroad.flows.engine.machine_factory import MachineFactory, run_sandboxed
 from postroad.flows.errors import NondeterminismError, UnrecordedAwaitError
 from postroad.flows.history_files import ExportedFlow
 from postroad.flows.machine.events import FlowLoaded
-from postroad.flows.machine.history import decode_history_entry
+from postroad.flows.machine.history import HistoryEntry, decode_history_entry
 from postroad.flows.machine.state import FlowState
-from postroad.flows.machine.state_machine import FlowStateMachine
 from postroad.flows.machine.status import FlowStatus
 
 _PAYLOAD_MAX = 1 << 30
@@ -30,7 +30,7 @@ _MISMATCHES = {
 }
 
 
-class Verdict(StrEnum):
+class ReplayResult(StrEnum):
     """Whether a flow can go on with today's code."""
 
     OK = "ok"
@@ -45,7 +45,7 @@ class Verdict(StrEnum):
 class FlowReport(msgspec.Struct, frozen=True):
     """What became of one replay."""
 
-    verdict: Verdict
+    result: ReplayResult
     detail: str = ""
     file: str = ""
     id: str = ""
@@ -82,17 +82,13 @@ class FlowVerifier:
 
     def verify(self, flow: ExportedFlow) -> FlowReport:
         """Replay a flow."""
-        loaded = LoadedFlow(0)
         try:
             state = flow.header.decode_state()
             entries = [decode_history_entry(step.entry) for step in flow.steps]
-            # Whatever happened to it: here it runs.
-            state.status, state.failure = FlowStatus.RUNNING, None
-            machine = self._machines.create_machine(loaded, state, entries=entries)
+            return self._find_obstacle(flow, state) or self._replay(flow, state, entries)
         except Exception as error:
             text = f"this version of Postroad cannot read it, or it is damaged: {error!r}"
-            return _report(flow, Verdict.UNREADABLE, text)
-        return self._find_obstacle(flow, state) or _replay(flow, machine)
+            return _report(flow, ReplayResult.UNREADABLE, text)
 
     def _find_obstacle(self, flow: ExportedFlow, state: FlowState) -> FlowReport | None:
         """Return why its code cannot be started, or None."""
@@ -105,7 +101,7 @@ class FlowVerifier:
                 f"the program has no {what}; its flows are: {names}. Keep the code, or its name, "
                 "until no such flow is left"
             )
-            return _report(flow, Verdict.NO_CODE, text)
+            return _report(flow, ReplayResult.NO_CODE, text)
         if state.initiated_by is None:
             try:
                 definition.decode_arguments(state.arguments)
@@ -114,26 +110,30 @@ class FlowVerifier:
                     f"the recorded arguments do not fit flow {definition.name!r}: {error}. Give "
                     "new parameters a default, and let types read what was given before"
                 )
-                return _report(flow, Verdict.ARGUMENTS, text)
+                return _report(flow, ReplayResult.ARGUMENTS, text)
         return None
 
-
-def _replay(flow: ExportedFlow, machine: FlowStateMachine) -> FlowReport:
-    run_sandboxed(machine, FlowLoaded(), Context())
-    replayed, failure = machine.count_steps(), machine.state.failure
-    machine.stop_code()
-    if failure is None or failure.error.kind not in _MISMATCHES:
-        # What the code does after its history is no matter of the past, failing included.
-        return _report(flow, Verdict.OK, replayed=len(flow.steps))
-    return _report(flow, Verdict.CHANGED, failure.detail, replayed)
+    def _replay(
+        self, flow: ExportedFlow, state: FlowState, entries: Sequence[HistoryEntry]
+    ) -> FlowReport:
+        # Whatever happened to it: here it runs.
+        state.status, state.failure = FlowStatus.RUNNING, None
+        machine = self._machines.create_machine(LoadedFlow(0), state, entries=entries)
+        run_sandboxed(machine, FlowLoaded(), Context())
+        replayed, failure = machine.count_steps(), machine.state.failure
+        machine.stop_code()
+        if failure is None or failure.error.kind not in _MISMATCHES:
+            # What the code does after its history is no matter of the past, failing included.
+            return _report(flow, ReplayResult.OK, replayed=len(flow.steps))
+        return _report(flow, ReplayResult.CHANGED, failure.detail, replayed)
 
 
 def _report(
-    flow: ExportedFlow, verdict: Verdict, detail: str = "", replayed: int = 0
+    flow: ExportedFlow, result: ReplayResult, detail: str = "", replayed: int = 0
 ) -> FlowReport:
     header = flow.header
     return FlowReport(
-        verdict,
+        result,
         detail,
         id=header.id,
         name=header.name,

@@ -123,7 +123,7 @@ def test_flows_follow_the_code_that_they_were_begun_with(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "verdict", "detail"),
+    ("old", "new", "result", "detail"),
     [
         (STEP, STEP + PATCHED, "ok", ""),
         (END, INSURED + END, "ok", ""),
@@ -146,28 +146,28 @@ def test_changes_are_told(
     capfd: pytest.CaptureFixture[str],
     old: str,
     new: str,
-    verdict: str,
+    result: str,
     detail: str,
 ) -> None:
     assert old in PROGRAM
     program.write_text(PROGRAM.replace(old, new))
     capfd.readouterr()
-    assert verify("--json", "--junit", "flows.xml") == int(verdict != "ok")
+    assert verify("--json", "--junit", "flows.xml") == int(result != "ok")
     reports = json.loads(capfd.readouterr().out)
     books = [it for it in reports if it["name"] == "book"]
-    assert {it["verdict"] for it in books} == {verdict}
+    assert {it["result"] for it in books} == {result}
     assert len(books) == 3
     assert all(detail in it["detail"] for it in books)
-    assert [it["verdict"] for it in reports if it["name"] == "count"] == ["ok"]
+    assert [it["result"] for it in reports if it["name"] == "count"] == ["ok"]
     assert not Path("calls.txt").exists()
     (suite,) = ElementTree.parse("flows.xml").getroot()
-    assert (suite.get("tests"), suite.get("failures")) == ("4", "0" if verdict == "ok" else "3")
+    assert (suite.get("tests"), suite.get("failures")) == ("4", "0" if result == "ok" else "3")
     assert all(it.text is not None and detail in it.text for it in suite.iter("failure"))
-    assert verify() == int(verdict != "ok")
+    assert verify() == int(result != "ok")
     told = capfd.readouterr().out
-    expected = "4 ok" if verdict == "ok" else f"1 ok, 3 {verdict}"
+    expected = "4 ok" if result == "ok" else f"1 ok, 3 {result}"
     assert told.endswith(f"4 flows verified: {expected}.\n")
-    assert told.startswith(f"{verdict}: book ") == (verdict != "ok")
+    assert told.startswith(f"{result}: book ") == (result != "ok")
 
 
 def test_store_and_directories_are_used_as_well(

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from postroad.admin.histories import FlowReport, Verdict, export_histories, list_ids
+from postroad.admin.histories import FlowReport, ReplayResult, export_histories, list_ids
 from postroad.cli.histories import write_junit
 from postroad.core.errors import ConnectError
 from postroad.flows import FlowNotFoundError, FlowStatus
@@ -25,9 +25,9 @@ def test_junit_has_a_test_for_each_flow_and_is_xml_whatever_flows_are_called(
     write_junit(
         path,
         [
-            FlowReport(Verdict.OK, id="1", name="book", file="a.jsonl"),
-            FlowReport(Verdict.CHANGED, f"{odd}\nmore ]]>", id="2", name=odd, file="a.jsonl"),
-            FlowReport(Verdict.UNREADABLE, "line 1: foreign", file="b.jsonl"),
+            FlowReport(ReplayResult.OK, id="1", name="book", file="a.jsonl"),
+            FlowReport(ReplayResult.CHANGED, f"{odd}\nmore ]]>", id="2", name=odd, file="a.jsonl"),
+            FlowReport(ReplayResult.UNREADABLE, "line 1: foreign", file="b.jsonl"),
         ],
     )
     (suite,) = ElementTree.parse(path).getroot()

@@ -24,7 +24,9 @@ def make_flow(id: str = "1a1e418e8a800001", steps: int = 2) -> ExportedFlow:
     header = FlowHeader(
         id=id, name="book", version=1, status="running", steps=steps, state=b"\x00state"
     )
-    return ExportedFlow(header, [HistoryStep(f"{it} step(pay)", b"\xff") for it in range(steps)])
+    return ExportedFlow(
+        header, [HistoryStep(f"{number} step(pay)", b"\xff") for number in range(steps)]
+    )
 
 
 def write(*flows: ExportedFlow) -> list[str]:
@@ -108,8 +110,8 @@ def no_text(lines: list[str]) -> list[str]:
     (deep, "line 2: the line is damaged"),
     (no_text, "line 2: the line is damaged"),
 )
-def test_damage_is_found_and_told(damage: Callable[[list[str]], list[str]], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_damage_is_found_and_told(damage: Callable[[list[str]], list[str]], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         read(damage(write(make_flow())))
 
 
@@ -123,8 +125,8 @@ def test_damage_is_found_and_told(damage: Callable[[list[str]], list[str]], told
         "format 2, written by Postroad 9.0.0; .* reads format 1",
     ),
 )
-def test_foreign_files_are_refused(text: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_foreign_files_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         read([text])
 
 

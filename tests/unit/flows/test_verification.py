@@ -16,7 +16,7 @@ from postroad.flows.machine import values
 from postroad.flows.machine.history import CommandKind, HistoryEntry, encode_history_entry
 from postroad.flows.machine.state import FlowState, InitiatingSession, format_flow_id
 from postroad.flows.sessions.messages import SessionKey
-from postroad.flows.verification import FlowReport, FlowVerifier, Verdict
+from postroad.flows.verification import FlowReport, FlowVerifier, ReplayResult
 from tests.support.cases import each
 
 called: list[str] = []
@@ -131,14 +131,14 @@ def without_async(ctx: Any, room: int) -> str:
 @each(as_recorded, with_more_at_the_end, with_a_patch, that_fails_now, without_async)
 def test_code_that_follows_the_history_is_ok(code: FlowDefinition[..., Any]) -> None:
     report = verify(export(), code)
-    assert (report.verdict, report.detail) == (Verdict.OK, "")
+    assert (report.result, report.detail) == (ReplayResult.OK, "")
     assert (report.steps, report.replayed) == (2, 2)
 
 
 @each(*[status for status in FlowStatus if status is not FlowStatus.UNREADABLE])
 def test_any_status_is_verified(status: FlowStatus) -> None:
-    assert verify(export(status=status), as_recorded).verdict is Verdict.OK
-    assert verify(export(status=status), reordered).verdict is Verdict.CHANGED
+    assert verify(export(status=status), as_recorded).result is ReplayResult.OK
+    assert verify(export(status=status), reordered).result is ReplayResult.CHANGED
 
 
 @flow(name="book")
@@ -202,10 +202,10 @@ async def of_another_type(ctx: FlowContext, room: int) -> int:
     (that_awaits_the_loop, 2, "the flow awaited the event loop, which cannot be recorded"),
     (of_another_type, 1, "cannot read the recorded result of step 0 step(reserve): Expected `int`"),
 )
-def test_difference_is_told(code: FlowDefinition[..., Any], replayed: int, told: str) -> None:
+def test_difference_is_told(code: FlowDefinition[..., Any], replayed: int, message: str) -> None:
     report = verify(export(), code)
-    assert report.verdict is Verdict.CHANGED
-    assert told in report.detail
+    assert report.result is ReplayResult.CHANGED
+    assert message in report.detail
     assert report.replayed == replayed
 
 
@@ -214,7 +214,7 @@ def test_flow_without_code_is_told() -> None:
     async def other(ctx: FlowContext) -> None: ...
 
     report = verify(export(), other)
-    assert report.verdict is Verdict.NO_CODE
+    assert report.result is ReplayResult.NO_CODE
     assert "the program has no flow 'book'; its flows are: other. Keep the code" in report.detail
 
 
@@ -229,10 +229,10 @@ async def of_more(ctx: FlowContext, room: int, guest: str) -> str:
 
 
 @each((of_a_text, "Expected `str`, got `int`"), (of_more, "missing a required argument: 'guest'"))
-def test_arguments_that_do_not_fit_are_told(code: FlowDefinition[..., Any], told: str) -> None:
+def test_arguments_that_do_not_fit_are_told(code: FlowDefinition[..., Any], message: str) -> None:
     report = verify(export(), code)
-    assert report.verdict is Verdict.ARGUMENTS
-    assert f"the recorded arguments do not fit flow 'book': {told}" in report.detail
+    assert report.result is ReplayResult.ARGUMENTS
+    assert f"the recorded arguments do not fit flow 'book': {message}" in report.detail
 
 
 def test_a_responder_is_found_by_the_flow_it_responds_to() -> None:
@@ -243,10 +243,15 @@ def test_a_responder_is_found_by_the_flow_it_responds_to() -> None:
 
     origin = InitiatingSession("beta", SessionKey(5, 0), "ask", 1, "")
     exported = export([BOOKED[0]], initiated_by=origin)
-    assert verify(exported, reply).verdict is Verdict.OK
+    assert verify(exported, reply).result is ReplayResult.OK
     report = verify(exported, as_recorded)
-    assert report.verdict is Verdict.NO_CODE
+    assert report.result is ReplayResult.NO_CODE
     assert "the program has no responder to 'ask'; its flows are: book" in report.detail
+
+
+def test_a_child_that_ends_tells_nobody() -> None:
+    child = export(parent=format_flow_id(3), client_id="flow:3.1.0")
+    assert verify(child, without_async).result is ReplayResult.OK
 
 
 def damaged_state(exported: ExportedFlow) -> ExportedFlow:
@@ -278,5 +283,5 @@ def unknown_session(exported: ExportedFlow) -> ExportedFlow:
 )
 def test_damage_is_told_and_harms_nothing(damage: Callable[[ExportedFlow], ExportedFlow]) -> None:
     report = verify(damage(export()), as_recorded)
-    assert report.verdict in (Verdict.UNREADABLE, Verdict.CHANGED)
+    assert report.result in (ReplayResult.UNREADABLE, ReplayResult.CHANGED)
     assert report.detail

@@ -376,12 +376,12 @@ async def test_encoded_steps_are_read_in_pages(desk: Desk) -> None:
     await desk.do(tables.insert_steps, 7, 0, entries)
     encoded = [encode_history_entry(entry) for entry in entries]
     size = len(encoded[0])
-    for first, limit, bytes_max, found in (
+    for first, limit, bytes_max, expected in (
         (0, 9, 1_000, encoded),
         (1, 2, 1_000, encoded[1:3]),
         (0, 9, size + 1, encoded[:2]),
         (3, 9, 0, encoded[3:4]),
         (5, 9, 1_000, []),
     ):
-        assert await desk.do(tables.read_encoded_steps, 7, first, limit, bytes_max) == found
+        assert await desk.do(tables.read_encoded_steps, 7, first, limit, bytes_max) == expected
     assert await desk.do(tables.read_encoded_steps, 8, 0, 9, 1_000) == []
