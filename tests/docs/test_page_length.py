@@ -7,7 +7,14 @@ from tests.docs.pages import ROOT
 WORDS_MAX = 3_000
 PAGES = (
     *("tutorial", "how-to", "node", "queues", "scaling", "saga", "sync", "web", "within"),
-    *("flows", "flows-reference", "flows-code", "flows-operations", "flows-internals"),
+    *(
+        "flows",
+        "flows-reference",
+        "flows-code",
+        "flows-operations",
+        "flows-internals",
+        "flow-changes",
+    ),
     *("from-celery", "from-dbos", "from-temporal"),
 )
 

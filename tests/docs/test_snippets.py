@@ -12,7 +12,14 @@ from tests.support.warm_parent import spawn
 LIMIT_S = 120
 
 PROGRAMS = programs()
-FLOWS = ("flows", "flows-reference", "flows-code", "flows-operations", "flows-internals")
+FLOWS = (
+    "flows",
+    "flows-reference",
+    "flows-code",
+    "flows-operations",
+    "flows-internals",
+    "flow-changes",
+)
 GUIDES = (
     "durable",
     "queues",

@@ -51,13 +51,16 @@ Do = Callable[[str, Mapping[str, Any]], Any]
 """Does an operation."""
 
 
-def list_ids(do: Do, name: str | None, status: str | None, limit: int) -> list[str]:
-    """The ids of flows, the newest first."""
+def list_ids(do: Do, chosen: Mapping[str, Any], limit: int) -> list[str]:
+    """The ids of flows, the newest first.
+
+    Args:
+        chosen: which, as `flow.ls` is told.
+    """
     ids: list[str] = []
-    said = {key: value for key, value in (("name", name), ("status", status)) if value is not None}
     while len(ids) < limit:
         page = {"before": ids[-1]} if ids else {}
-        rows = do("flow.ls", {**said, **page, "limit": min(_LIST_PAGE, limit - len(ids))})
+        rows = do("flow.ls", {**chosen, **page, "limit": min(_LIST_PAGE, limit - len(ids))})
         ids += [row["id"] for row in rows]
         if not rows:
             break
@@ -71,7 +74,7 @@ def export_histories(
 
     Args:
         do: does operations of the node.
-        target: a file, a directory that exists, or `-` for the standard output.
+        target: a file, a directory that exists or ends with `/`, or `-` for the standard output.
         skip: told why a flow was left out.
     """
     flows = steps = 0
@@ -118,7 +121,8 @@ def _open_target(target: str) -> Iterator[Callable[[ExportedFlow], None]]:
         with _writing(sys.stdout.buffer) as writer:
             yield writer.add
         sys.stdout.buffer.flush()
-    elif (directory := Path(target)).is_dir():
+    elif target.endswith("/") or Path(target).is_dir():
+        directory = _make_directory(target)
 
         def add(flow: ExportedFlow) -> None:
             name = _UNSAFE.sub("_", flow.header.name)
@@ -130,6 +134,14 @@ def _open_target(target: str) -> Iterator[Callable[[ExportedFlow], None]]:
     else:
         with _create(Path(target)) as file, _writing(file) as writer:
             yield writer.add
+
+
+def _make_directory(name: str) -> Path:
+    try:
+        Path(name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be made: {error.strerror}") from None
+    return Path(name)
 
 
 @contextmanager

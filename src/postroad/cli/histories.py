@@ -41,6 +41,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
     type=click.Choice([it.value for it in FlowStatus]),
     help="Only those of this status.",
 )
+@click.option("--where", multiple=True, help="Only those with this attribute, as 'amount>=5'.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -48,7 +49,14 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
     show_default=True,
     help="How many at most, the newest first.",
 )
-def export(target: str, name: str | None, status: str | None, limit: int, **given: Any) -> int:
+def export(
+    target: str,
+    name: str | None,
+    status: str | None,
+    where: Sequence[str],
+    limit: int,
+    **given: Any,
+) -> int:
     """Write recorded histories of flows into a file, for `postroad flow verify`.
 
     The file has a line for each step: what it was can be read, what it returned is in base64. It
@@ -60,8 +68,9 @@ def export(target: str, name: str | None, status: str | None, limit: int, **give
       postroad flow export histories.jsonl --limit 500
       postroad flow export running.jsonl --status running --store alpha.db
     """
+    chosen = {"name": name, "status": status, "where": [*where]}
     with open_desk(take_place(given)) as desk:
-        ids = list_ids(desk.do, name, status, limit)
+        ids = list_ids(desk.do, {key: value for key, value in chosen.items() if value}, limit)
         flows, steps = export_histories(
             desk.do, progress(ids, len(ids), "export"), target, _tell_skipped
         )

@@ -174,11 +174,18 @@ def test_store_and_directories_are_used_as_well(
     exported: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store = str(exported.parent / "data" / "alpha.db")
-    Path("histories").mkdir()
-    assert run(["flow", "export", "histories", "--name", "book", "--store", store]) == 0
+    assert run(["flow", "export", "new/histories/", "--name", "book", "--store", store]) == 0
     assert "3 flows with 7 steps exported." in capfd.readouterr().err
-    assert len([*Path("histories").glob("book-*.jsonl")]) == 3
-    assert run(["flow", "verify", "histories", "--app", "app.py"]) == 0
+    assert len([*Path("new/histories").glob("book-*.jsonl")]) == 3
+    assert run(["flow", "export", "new/histories", "--where", "odd=null", "--store", store]) == 0
+    assert len([*Path("new/histories").glob("*.jsonl")]) == 4
+    assert run(["flow", "verify", "new/histories", "--app", "app.py"]) == 0
+    assert run(["flow", "export", "none.jsonl", "--where", "odd=1", "--store", store]) == 0
+    assert "0 flows with 0 steps exported." in capfd.readouterr().err
+    assert run(["flow", "export", "none.jsonl", "--where", "odd", "--store", store]) == 1
+    assert "where='odd' must be a name, one of" in capfd.readouterr().err
+    assert run(["flow", "export", "app.py/", "--store", store]) == 1
+    assert "app.py/ cannot be made: File exists" in capfd.readouterr().err
     assert run(["flow", "export", "-", "--name", "book", "--store", store]) == 0
     assert capfd.readouterr().out.count('"type":"flow"') == 3
     assert run(["flow", "export", "none.jsonl", "--name", "nobody", "--store", store]) == 0

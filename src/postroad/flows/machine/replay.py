@@ -7,7 +7,7 @@ returned. Commands that start after the last entry are new, and are executed.
 A command that differs from the entry at its position raises ReplayMismatch, and the flow is parked:
 its code was changed in a way that running flows cannot follow. Commands that need no waiting are
 compared in `FlowStateMachine.execute`, all others in `replay`. `ReplayCursor.consume` decides, and
-`mismatch` describes the difference; docs/flows-code.md says how to change the code of running
+`mismatch` describes the difference; docs/flow-changes.md says how to change the code of running
 flows.
 """
 
