@@ -55,6 +55,11 @@ def plant_forgotten_receipts(_: Any, self: FlowMutation, ledger: StoreTables) ->
     append_sends(ledger, self._sends, check_sends(ledger, self._sends))
 
 
+@BUGS.replace(FlowStateMachine, "_notify_relatives", LIVENESS, 0)
+def plant_parents_that_are_told_nothing(_: Any, self: FlowStateMachine) -> None:
+    """Let the end of a flow be known to nobody."""
+
+
 @BUGS.plant(CORRECTNESS, 1)
 def plant_letters_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     def post(posts: Sequence[EncodedMessage], ledger: StoreTables) -> None:

@@ -7,6 +7,7 @@ import random
 import sqlite3
 from datetime import datetime
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -311,8 +312,13 @@ async def settle(ctx: FlowContext, session: FlowSession) -> str:
 
 @flow
 async def split(ctx: FlowContext, order: Order) -> str:
-    """Pays two at the same time."""
-    return " + ".join(await ctx.gather(*(ctx.run_subflow(pay, part) for part in parts_of(order))))
+    """Pays two at the same time, by flows of their own or as parts of this one."""
+    if not crc32(order.name.encode()) % 2:
+        endings = await ctx.gather(*(ctx.run_subflow(pay, part) for part in parts_of(order)))
+    else:
+        children = [await ctx.start_child(pay, part) for part in parts_of(order)]
+        endings = await ctx.gather(*(child.result() for child in children))
+    return " + ".join(endings)
 
 
 @flow(concurrency=2)

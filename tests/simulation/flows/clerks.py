@@ -16,6 +16,7 @@ from postroad.flows import (
     FlowKilledError,
     FlowNotFoundError,
     FlowService,
+    FlowStatus,
 )
 from postroad.testing import require
 from tests.simulation.flows.bank import APPROVAL, INITIATORS
@@ -188,6 +189,7 @@ class Clerk:
         try:
             return str(await handle.result())
         except FlowKilledError:
-            return KILLED
+            # Its own end, or the error of a child that it did not catch.
+            return KILLED if (await handle.wait()).status is FlowStatus.KILLED else FAILED
         except FlowError:
             return FAILED

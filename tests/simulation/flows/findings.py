@@ -9,7 +9,7 @@ from typing import Any
 from postroad.durable.store.backends.sqlite import SqliteStoreConnection
 from postroad.flows.engine import tables
 from postroad.flows.machine import values
-from postroad.flows.machine.state import FlowState, format_flow_id
+from postroad.flows.machine.state import FlowState, format_flow_id, parse_flow_id
 from postroad.flows.machine.status import FlowStatus
 from postroad.testing import require
 from tests.simulation.durable.process import Machine
@@ -46,6 +46,10 @@ def ending_of(state: FlowState) -> str:
     )
 
 
+def was_cancelled(state: FlowState) -> bool:
+    return state.failure is not None and state.failure.error.kind.endswith(":FlowCancelledError")
+
+
 class Case:
     def __init__(self, order: Order, node: str, state: FlowState) -> None:
         self.order = order
@@ -60,12 +64,16 @@ class Case:
     @property
     def responses(self) -> Counter[Response]:
         return Counter(
-            Response(node, state.name, ending_of(state)) for node, state in self.heads[1:]
+            Response(node, state.name, ending_of(state))
+            for node, state in self.heads[1:]
+            if not state.parent
         )
 
     @property
     def is_disturbed(self) -> bool:
-        return any(state.status is FlowStatus.KILLED for _, state in self.heads)
+        return any(
+            state.status is FlowStatus.KILLED or was_cancelled(state) for _, state in self.heads
+        )
 
     def __str__(self) -> str:
         flows = [
@@ -85,7 +93,7 @@ class Findings:
         waiting: list[tuple[str, FlowState]] = []
         for machine in world.machines.values():
             for state in heads_of(machine):
-                if state.initiated_by is None:
+                if state.initiated_by is None and not state.parent:
                     self._add(machine.name, state)
                 else:
                     waiting.append((machine.name, state))
@@ -106,10 +114,15 @@ class Findings:
         self.cases[order.name] = self._roots[node, state.id] = Case(order, node, state)
 
     def _join(self, node: str, state: FlowState) -> bool:
-        assert state.initiated_by is not None
-        case = self._roots.get((state.initiated_by.peer, state.initiated_by.key.flow))
+        if state.initiated_by is not None:
+            case = self._roots.get((state.initiated_by.peer, state.initiated_by.key.flow))
+        else:
+            case = self._roots.get((node, parse_flow_id(state.parent or "")))
         if case is None:
             return False
+        if state.parent:
+            ids = [other.client_id for _, other in case.heads]
+            require(state.client_id not in ids, f"{state.client_id} was started twice: {case}")
         case.heads.append((node, state))
         self._roots[node, state.id] = case
         return True

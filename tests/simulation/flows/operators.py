@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from random import Random
+from zlib import crc32
 
 from postroad.core.errors import PostroadError
 from postroad.flows import FlowService
@@ -117,7 +118,10 @@ class Operator:
         view = await self._some()
         if view is not None and self._wishes.kills:
             self._wishes.kills -= 1
-            await self._flows.admin.kill(view.id)
+            if crc32(view.id.encode()) % 2:
+                await self._flows.admin.kill(view.id)
+            else:
+                await self._flows.admin.cancel(view.id)
 
     async def _drain(self) -> None:
         should_drain = self._wishes.is_draining

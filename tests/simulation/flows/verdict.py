@@ -38,6 +38,7 @@ from tests.simulation.flows.orders import Job, Kind, Timetable
 from tests.simulation.flows.world import World
 
 _REGISTRY = FlowRegistry(ALL)
+NEVER_RAN = "it was cancelled before it started"
 _UNFINISHED = (FlowStatus.RUNNING, FlowStatus.RETRYING, FlowStatus.PAUSED)
 
 
@@ -92,6 +93,8 @@ def check_unfinished(machine: Machine) -> int:
 def check_ended(machine: Machine) -> None:
     for state in heads_of(machine):
         if state.status not in (FlowStatus.COMPLETED, FlowStatus.FAILED):
+            continue
+        if state.failure is not None and state.failure.detail == NEVER_RAN:
             continue
         again, added = _run_again(machine, state, state.ended_ms or 0)
         who = f"{state.name} {format_flow_id(state.id)} of {machine.name}"
