@@ -1,6 +1,12 @@
 """What operators do and see: each action once, for the command line, the dashboard and programs."""
 
-from postroad.core.errors import MissingExtraError, PostroadError, StoreLockedError
+from postroad.core.errors import (
+    MessagingError,
+    MissingExtraError,
+    PostroadError,
+    StoreError,
+    StoreLockedError,
+)
 from postroad.net.owned_files import make_private_directory, read_file
 
 from .certificates import (
@@ -20,9 +26,11 @@ __all__ = [
     "ROOT_DAYS",
     "ROOT_NAME",
     "CertificateStatus",
+    "MessagingError",
     "MissingExtraError",
     "NodeCertificate",
     "PostroadError",
+    "StoreError",
     "StoreLockedError",
     "TrustRoot",
     "create_root",

@@ -94,6 +94,15 @@ def make_parameters(operation: Operation, spelling: Spelling) -> Iterator[click.
         yield _argument(it, spelling, help) if is_argument else _option(it, help)
 
 
+def make_options(
+    operation: Operation, names: Iterable[str], spelling: Spelling
+) -> Iterator[click.Option]:
+    """Options for some of the parameters of an operation."""
+    for it in operation.parameters:
+        if it.name in names:
+            yield _option(it, spelling.help.get(it.name) or meaning_of(operation, it.name))
+
+
 def _argument(it: Parameter, spelling: Spelling, help: str) -> Argument:
     kind = unwrap(it.type)
     title = it.name.upper()

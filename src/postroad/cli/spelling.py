@@ -26,14 +26,21 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Every(msgspec.Struct, frozen=True, kw_only=True):
-    """Where all those are listed that `--all` stands for."""
+    """Where those are listed that filters choose, or `--all`."""
 
     operation: str
+    filters: tuple[str, ...]
+    """Its parameters that are options here."""
     said: Mapping[str, Any]
+    """What it is told besides; what is said here comes first."""
     field: str
     """Of each row: what the operation is told."""
     page: str
     """The parameter that continues the list behind one of them."""
+    has_all: bool = False
+    """Whether `--all` chooses all of them."""
+    ended: str | None = None
+    """Rows that have a value in this field are left out, unless `status` is said."""
 
 
 class Spelling(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +53,7 @@ class Spelling(msgspec.Struct, frozen=True, kw_only=True):
     each: str | None = None
     """The parameter that may be said several times: the operation is done for each."""
     every: Every | None = None
-    """What `--all` stands for, of those."""
+    """How many of those are chosen at once."""
     pairs: tuple[str, ...] = ()
     """Parameters of any type that are said as `name=value`."""
     joined: str | None = None
@@ -56,7 +63,7 @@ class Spelling(msgspec.Struct, frozen=True, kw_only=True):
     scope: Scope | None = None
     """What it touches; for those that are dangerous."""
     warning: str = ""
-    """What people are told before they are asked; for those that are dangerous."""
+    """What people are told before they are asked: whatever is dangerous, or was chosen."""
     done: str = ""
     """What is told when it was done; `{count}`, `{when}` and what was said are known in it."""
     whole: tuple[str, ...] = ()

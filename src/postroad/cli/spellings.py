@@ -88,6 +88,21 @@ GROUPS: dict[str, tuple[str, str | None]] = {
 _LIMIT = {"limit": "How many at most."}
 _PAGE = {**_LIMIT, "after": "Continue a list after this one."}
 
+
+def _every_flow(said: dict[str, str], *, has_all: bool = False, ended: str | None = None) -> Every:
+    return Every(
+        operation="flow.ls",
+        filters=tuple(_FILTERS),
+        said={**said, "limit": 1_000},
+        field="id",
+        page="before",
+        has_all=has_all,
+        ended=ended,
+    )
+
+
+_OPEN = _every_flow({}, ended="ended_at")
+
 SPELLINGS: dict[str, Spelling] = {
     "bridge.ls": Spelling(example="bridge ls --watch"),
     "bridge.pause": Spelling(example="bridge pause beta"),
@@ -181,8 +196,12 @@ SPELLINGS: dict[str, Spelling] = {
         listing="flow definitions",
     ),
     "flow.cancel": Spelling(
-        example=f'flow cancel {_FLOW} --reason "the customer has left"',
+        example=f'flow cancel {_FLOW} --reason "the customer has left"\n'
+        "flow cancel --name pay --where customer=ann --dry-run",
         each="id",
+        every=_OPEN,
+        warning="Flows that are cancelled undo what they have done, and end.",
+        done="{count} cancelled{when}",
         help={"reason": "Why: the text of the error that the flow gets."},
     ),
     "flow.counts": Spelling(example="flow counts"),
@@ -191,8 +210,10 @@ SPELLINGS: dict[str, Spelling] = {
     "flow.fork": Spelling(example=f"flow fork {_FLOW} 3"),
     "flow.history": Spelling(example=f"flow history {_FLOW}"),
     "flow.kill": Spelling(
-        example=f'flow kill {_FLOW} --reason "paid by hand" --yes',
+        example=f'flow kill {_FLOW} --reason "paid by hand" --yes\n'
+        "flow kill --status parked --name pay --dry-run",
         each="id",
+        every=_OPEN,
         scope=Scope(noun="flow", operation="flow.show"),
         warning="A flow that is killed never goes on.",
         done="{count} killed",
@@ -206,7 +227,12 @@ SPELLINGS: dict[str, Spelling] = {
             "before": "Continue a list: only flows begun before this one.",
         },
     ),
-    "flow.pause": Spelling(example=f"flow pause {_FLOW}", each="id", done="{count} paused"),
+    "flow.pause": Spelling(
+        example=f"flow pause {_FLOW}\nflow pause --status running --name pay",
+        each="id",
+        every=_OPEN,
+        done="{count} paused",
+    ),
     "flow.pause-schedule": Spelling(
         example="flow pause-schedule nightly", listing="flow schedules"
     ),
@@ -219,20 +245,18 @@ SPELLINGS: dict[str, Spelling] = {
         help={"is_exact": "As MessagePack in base64, for programs."},
     ),
     "flow.resume": Spelling(
-        example=f"flow resume {_FLOW}", each="id", done="{count} will go on{when}"
+        example=f"flow resume {_FLOW}\nflow resume --name pay",
+        each="id",
+        every=_every_flow({"status": "paused"}, has_all=True),
+        done="{count} will go on{when}",
     ),
     "flow.resume-schedule": Spelling(
         example="flow resume-schedule nightly", listing="flow schedules"
     ),
     "flow.retry": Spelling(
-        example=f"flow retry {_FLOW}\nflow retry --all",
+        example=f"flow retry {_FLOW}\nflow retry --all\nflow retry --name pay --where 'amount>=5'",
         each="id",
-        every=Every(
-            operation="flow.ls",
-            said={"status": "parked", "limit": 1_000},
-            field="id",
-            page="before",
-        ),
+        every=_every_flow({"status": "parked"}, has_all=True),
         done="{count} will be tried again{when}",
     ),
     "flow.run-schedule": Spelling(example="flow run-schedule nightly", listing="flow schedules"),

@@ -12,14 +12,15 @@ import msgspec
 from postroad.admin import PostroadError
 from postroad.admin.operations import OPERATIONS, Effect, Operation
 
+from .bulk import do_each, tell_first
 from .desks import Desk
 from .failures import notes_of
 from .main import EXIT_FAILED, EXIT_OK, EXIT_UNHEALTHY
-from .parameters import make_parameters, read_said
+from .parameters import make_options, make_parameters, read_said
 from .places import PlacedCommand, open_desk, take_place
 from .rendering import print_json, render_result
-from .screen import full_screen, is_terminal, progress, progress_bar, redraw
-from .spelling import Scope, Spelling
+from .screen import full_screen, is_terminal, progress_bar, redraw
+from .spelling import Every, Scope, Spelling
 from .spellings import SPELLINGS
 from .values import tell_count
 
@@ -64,9 +65,13 @@ def _with_next(error: LookupError, operation: Operation, listing: str | None) ->
 
 
 def _manners(operation: Operation, spelling: Spelling) -> Iterator[click.Parameter]:
-    if spelling.whole or spelling.every is not None:
+    every = spelling.every
+    if every is not None:
+        listing = OPERATIONS[every.operation]
+        yield from make_options(listing, every.filters, SPELLINGS[listing.name])
+    if spelling.whole or (every is not None and every.has_all):
         yield _ALL
-    if operation.effect is Effect.DANGER:
+    if operation.effect is Effect.DANGER or every is not None:
         yield from (_DRY_RUN, _YES)
     if operation.is_read:
         yield _WATCH
@@ -98,7 +103,9 @@ class Doing:
         self._is_sure = bool(given.pop("yes", False))
         self._is_all = bool(given.pop("is_all", False))
         each = given.pop(spelling.each, ()) if spelling.each else ()
-        self._each = self._every(each)
+        # Whether they are chosen from a list, and not named.
+        self._is_chosen = False
+        self._each = each if spelling.every is None else self._choose(spelling.every, each, given)
         if spelling.joined is not None:
             given[spelling.joined] = " ".join(given[spelling.joined])
         self.said = read_said(operation.parameters, given)
@@ -121,21 +128,28 @@ class Doing:
             is_argument = it in self.spelling.positional
             yield it.upper().removesuffix("S") if is_argument else f"--{it}"
 
-    def _every(self, named: tuple[str, ...]) -> tuple[str, ...]:
-        """Those that are meant: the named ones, or all that are listed."""
-        every = self.spelling.every
-        if every is None:
-            return named
-        if bool(named) == self._is_all:
-            raise click.UsageError(f"Say which: {str(self.spelling.each).upper()} or --all.")
+    def _choose(
+        self, every: Every, named: tuple[str, ...], given: dict[str, Any]
+    ) -> tuple[str, ...]:
+        """Those that are meant: the named ones, or those that are listed, a page at a time."""
+        listing = OPERATIONS[every.operation]
+        chosen = {name: given.pop(name) for name in every.filters}
+        filters = read_said(listing.parameters, chosen)
+        ways = [str(self.spelling.each).upper(), *(f"--{name}" for name in every.filters)]
+        if every.has_all:
+            ways.append("--all")
+        if sum(map(bool, (named, filters, self._is_all))) != 1:
+            raise click.UsageError(f"Say which: {', '.join(ways[:-1])} or {ways[-1]}.")
         if named:
             return named
-        found: list[str] = []
+        self._is_chosen = True
+        ended = None if "status" in filters else every.ended
+        ids: list[str] = []
         page: dict[str, Any] = {}
-        while rows := self.desk.do(every.operation, {**every.said, **page}):
-            found += [str(it[every.field]) for it in rows]
-            page = {every.page: found[-1]}
-        return tuple(found)
+        while rows := self.desk.do(every.operation, {**every.said, **filters, **page}):
+            ids += [it[every.field] for it in rows if ended is None or it[ended] is None]
+            page = {every.page: rows[-1][every.field]}
+        return tuple(ids)
 
     def _sayings(self) -> Iterator[dict[str, Any]]:
         each = self.spelling.each
@@ -149,8 +163,12 @@ class Doing:
         """Do it, and tell what came of it."""
         if self._is_watching:
             return self._watch()
-        if self.operation.effect is Effect.DANGER and not self._may_go_on():
+        is_asked = self._is_dry or self.operation.effect is Effect.DANGER
+        is_asked |= self._is_chosen and bool(self.spelling.warning)
+        if is_asked and not self._may_go_on():
             return EXIT_OK
+        if self._is_chosen or len(self._each) > 1:
+            return self._do_each()
         results = [*self._results()]
         self._tell(results)
         return exit_code(self.operation.name, results[-1]) if results else EXIT_OK
@@ -161,9 +179,26 @@ class Doing:
         if chunk is not None and is_whole and sys.stderr.isatty():
             yield self._do_in_parts(chunk)
             return
-        sayings = [*self._sayings()]
-        for said in progress(sayings, len(sayings), self.operation.verb):
+        for said in self._sayings():
             yield self.desk.do(self.operation.name, said)
+
+    def _do_each(self) -> int:
+        """Do it to several; those that fail are told, and the others done nevertheless."""
+        results: list[Any] = []
+        code = do_each(
+            self._each,
+            lambda id: self.desk.do(
+                self.operation.name, {**self.said, str(self.spelling.each): id}
+            ),
+            lambda result: results.append(result if self._as_json else _count_of(result)),
+            verb=self.operation.verb,
+            noun=self.operation.noun,
+        )
+        if self._as_json:
+            print_json(results)
+        else:
+            click.echo(f"{self._done(sum(results))}.")
+        return code
 
     def _do_in_parts(self, chunk: int) -> dict[str, int]:
         """Do it to a part of all at a time, so that somebody sees how far it is."""
@@ -189,12 +224,15 @@ class Doing:
             for it in results:
                 click.echo(render_result(self.operation, it))
 
-    def _done(self, count: int) -> str:
+    @property
+    def _noun(self) -> str:
         scope = self.spelling.scope
-        noun = scope.noun if scope is not None else self.operation.noun
+        return scope.noun if scope is not None else self.operation.noun
+
+    def _done(self, count: int) -> str:
         said = {name: value for name, value in self.said.items() if isinstance(value, str)}
         when = "" if self.desk.is_running else " when the node is started"
-        return self.spelling.done.format(count=tell_count(count, noun), when=when, **said)
+        return self.spelling.done.format(count=tell_count(count, self._noun), when=when, **said)
 
     # Watching.
 
@@ -220,11 +258,12 @@ class Doing:
     def _may_go_on(self) -> bool:
         """Whether a dangerous operation is wanted; tells what it touches."""
         told = self._told()
-        if not self._is_dry and self.spelling.counts and not self._count():
+        if not self._is_dry and (self.spelling.counts or self._is_chosen) and not self._count():
             return True
         if self._is_dry:
             if self._as_json:
-                print_json({"operation": self.operation.name, "touches": self._count()})
+                chosen = {"ids": self._each} if self._is_chosen else {}
+                print_json({"operation": self.operation.name, "touches": self._count(), **chosen})
             else:
                 click.echo(f"Nothing is done. {told}")
             return False
@@ -234,17 +273,16 @@ class Doing:
         return ask("Go on?")
 
     def _told(self) -> str:
-        scope, warning = self.spelling.scope, self.spelling.warning
-        if scope is None:
-            return warning
-        count = self._count()
         said = {name: value for name, value in self.said.items() if isinstance(value, str)}
-        return f"{warning.format(**said)} It touches {tell_count(count, scope.noun)}."
+        touched = f"It touches {tell_count(self._count(), self._noun)}"
+        if self._is_chosen and self._each:
+            touched += f": {tell_first(self._each)}"
+        return f"{self.spelling.warning.format(**said)} {touched}.".lstrip()
 
     def _count(self) -> int:
         scope = self.spelling.scope
-        if scope is None:
-            return 1
+        if scope is None or self._is_chosen:
+            return len(self._each)
         return sum(self._touched(scope, said) for said in self._sayings())
 
     def _touched(self, scope: Scope, said: dict[str, Any]) -> int:

@@ -156,7 +156,7 @@ def test_parked_flow_is_tried_again(path: Path, capsys: pytest.CaptureFixture[st
     id = id_of(path, "pay", capsys)
     assert run(["flow", "retry", "--store", str(path)]) == 2
     assert run(["flow", "retry", "--store", str(path), id, "--all"]) == 2
-    assert "Say which: ID or --all." in capsys.readouterr().err
+    assert "Say which: ID, --status, --name, --where or --all." in capsys.readouterr().err
     assert run(["flow", "retry", "--store", str(path), "--all"]) == 0
     assert told(capsys) == ["1 flow will be tried again when the node is started."]
     assert run(["flow", "retry", "--store", str(path), "--all"]) == 0

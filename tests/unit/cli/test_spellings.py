@@ -72,7 +72,8 @@ def test_manners(name: str) -> None:
     assert "Example:" in (command.help or "")
     assert "--json" in options
     assert ("--watch" in options) == operation.is_read
-    assert ({"--dry-run", "--yes"} <= options) == (operation.effect is Effect.DANGER)
+    is_asked = operation.effect is Effect.DANGER or SPELLINGS[name].every is not None
+    assert ({"--dry-run", "--yes"} <= options) == is_asked
     assert {"--url", "--token", "--node", "--data", "--store", "--context"} <= options
 
 
