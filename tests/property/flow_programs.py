@@ -287,6 +287,9 @@ class Interpreter:
         if isinstance(node, Patch):
             return flow.patched(f"p{node.number}")
         if isinstance(node, Say):
+            flow.set_attributes(
+                **{f"n{node.number % 3}": node.number, f"n{(node.number + 1) % 3}": None}
+            )
             return flow.set_progress(f"at {node.number}")
         assert isinstance(node, Look)
         return [flow.now().timestamp(), flow.random().random(), str(flow.uuid())]

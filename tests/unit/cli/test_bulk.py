@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import threading
 from collections.abc import Callable
@@ -12,6 +13,12 @@ from postroad.cli.bulk import do_each, tell_first
 from postroad.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_OK
 from postroad.core.errors import ConnectError, PostroadError, StoreUnavailableError, UsageError
 from postroad.flows import FlowNotFoundError
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
 
 IDS = [f"f{number}" for number in range(15)]
 
@@ -30,6 +37,13 @@ def kill_each(kill: Callable[[str], object], ids: list[str] | None = None) -> tu
 def test_all_are_done(capsys: pytest.CaptureFixture[str]) -> None:
     assert kill_each(lambda id: None) == (EXIT_OK, IDS)
     assert capsys.readouterr().err == ""
+
+
+def test_somebody_at_a_terminal_sees_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = FakeTerminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert kill_each(lambda id: None) == (EXIT_OK, IDS)
+    assert f"kill [{'#' * 30}] 15/15 " in terminal.getvalue()
 
 
 def test_failures_are_counted_and_the_rest_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
