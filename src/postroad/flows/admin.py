@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from postroad.core.errors import ConfigError, UsageError
 from postroad.durable.store import Store
@@ -391,6 +392,7 @@ class FlowAdmin:
             id=self._engine.new_id(),
             status=FlowStatus.PAUSED,
             client_id=None,
+            parent=UNSET,
             failure=None,
             result=None,
             ended_ms=None,

@@ -294,6 +294,19 @@ async def test_fork_cannot_share_a_child(nodes: FlowNodes) -> None:
     assert len(await children_of(alpha, fork)) == 1
 
 
+async def test_fork_of_a_child_is_nobodys_child(nodes: FlowNodes) -> None:
+    @flow
+    async def parent(ctx: FlowContext) -> int:
+        return await (await ctx.start_child(double, 4)).result()
+
+    alpha = await nodes.start("alpha", parent, double)
+    handle = await alpha.begin(parent)
+    assert await handle.result(DEADLINE_S) == 8
+    fork = await alpha.flows.admin.fork((await only_child(alpha, handle.id)).id, 0)
+    assert await alpha.result(fork) == 8
+    assert (await alpha.flows.admin.show(fork)).parent is None
+
+
 async def test_changed_arguments_of_a_child_are_found(nodes: FlowNodes) -> None:
     number = 1
 
