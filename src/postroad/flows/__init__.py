@@ -26,6 +26,7 @@ from postroad.flows.errors import (
     UnrecordedAwaitError,
     WrongSignalError,
 )
+from postroad.flows.machine.commands import StepLimit
 from postroad.flows.machine.status import FlowStatus
 from postroad.flows.schedules.schedule import CatchUpPolicy
 from postroad.flows.schedules.scheduler import ScheduleView
@@ -73,6 +74,7 @@ __all__ = [
     "StepCaller",
     "StepFailedError",
     "StepId",
+    "StepLimit",
     "StepView",
     "StoreConnection",
     "SyncChildFlow",

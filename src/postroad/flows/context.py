@@ -14,7 +14,12 @@ from postroad.flows.machine import commands, values
 from postroad.flows.machine.attributes import AttributeValue
 from postroad.flows.machine.commands import ContinueAsNew, FlowCommand, ParallelBranches
 from postroad.flows.machine.coroutine import RUNNING
-from postroad.flows.machine.requests import ChildOutcome
+from postroad.flows.machine.requests import (
+    CancelFlow,
+    ChildOutcome,
+    StartFlow,
+    WaitForChild,
+)
 from postroad.flows.machine.state import format_flow_id
 from postroad.flows.machine.state_machine import FlowStateMachine
 from postroad.flows.sessions.session import PeerFlowInfo, SessionEndpoint
@@ -172,7 +177,7 @@ class ChildFlow(Generic[R]):
         """
         if self._outcome is None:
             deadline_ms = self._ctx._deadline_ms(timeout)
-            self._outcome = await commands.WaitForChild(self.client_id, deadline_ms)
+            self._outcome = await WaitForChild(self.client_id, deadline_ms)
         if self._outcome.error is not None:
             raise values.restore_error(self._outcome.error)
         assert self._outcome.result is not None
@@ -180,7 +185,7 @@ class ChildFlow(Generic[R]):
 
     async def cancel(self, reason: str = "cancelled by its parent") -> None:
         """Raise FlowCancelledError in the code of the child, unless it has ended."""
-        await commands.CancelFlow(self.client_id, reason)
+        await CancelFlow(self.client_id, reason)
 
     def __repr__(self) -> str:
         return f"<ChildFlow {self._definition.name} {self.client_id}>"
@@ -333,7 +338,7 @@ class FlowContext:
     ) -> str:
         arguments = definition.encode_arguments(args, kwargs)
         digest = values.digest_arguments(args, kwargs)
-        started = commands.StartFlow(definition.name, digest, arguments, is_child=is_child)
+        started = StartFlow(definition.name, digest, arguments, is_child=is_child)
         return cast(str, await started)
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:

@@ -20,7 +20,7 @@ from postroad.durable.injection import (
     is_async_function,
     name_of,
 )
-from postroad.flows.machine.commands import RunStep
+from postroad.flows.machine.commands import RunStep, StepLimit
 
 StepId = NewType("StepId", str)
 """A globally unique id of a step, the same in each attempt: an idempotency key."""
@@ -160,7 +160,7 @@ _step_signature = functools.lru_cache(maxsize=4096)(StepSignature)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_OPTIONS = frozenset(("name", "retry", "timeout"))
+_OPTIONS = frozenset(("limit", "name", "retry", "timeout"))
 
 
 class StepOptions:
@@ -170,20 +170,23 @@ class StepOptions:
         retry: the retry policy for errors of the function; no retries by default.
         timeout_s: seconds for each attempt.
         name: the name in the history; by default that of the function.
+        limit: the limit that it shares with other steps; none by default.
         is_read: whether the next commit of the flow records it, instead of one of its own.
     """
 
-    __slots__ = ("is_read", "name", "retry", "timeout_s")
+    __slots__ = ("is_read", "limit", "name", "retry", "timeout_s")
 
     def __init__(
         self,
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
         name: str | None = None,
+        limit: StepLimit | None = None,
         *,
         is_read: bool = False,
     ) -> None:
         self.is_read = is_read
+        self.limit = limit
         self.retry = retry
         self.timeout_s = timeout
         self.name = name
@@ -206,6 +209,7 @@ class StepOptions:
             name=self.name or _name_in_record(function),
             retry=self.retry,
             timeout_s=self.timeout_s,
+            limit=self.limit,
             is_read=self.is_read,
         )
 
@@ -242,6 +246,7 @@ class StepCaller(StepOptions):
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
         name: str | None = None,
+        limit: StepLimit | None = None,
     ) -> StepCaller:
         """Return a caller with options; call it with the function and its arguments.
 
@@ -249,8 +254,9 @@ class StepCaller(StepOptions):
             retry: the retry policy for errors of the function; no retries by default.
             timeout: seconds for each attempt.
             name: the name in the history; by default that of the function.
+            limit: the limit that it shares with other steps; none by default.
         """
-        return StepCaller(retry, timeout, name, is_read=self.is_read)
+        return StepCaller(retry, timeout, name, limit, is_read=self.is_read)
 
 
 def _check_options(function: Callable[..., Any], kwargs: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from postroad.flows.context import ChildFlow, FlowContext, FlowSession
 from postroad.flows.definition import FlowDefinition
 from postroad.flows.greenlets import GreenletCoroutine, require_greenlet, wait_for
 from postroad.flows.machine.attributes import AttributeValue
-from postroad.flows.machine.commands import ParallelBranches
+from postroad.flows.machine.commands import ParallelBranches, StepLimit
 from postroad.flows.sessions.session import PeerFlowInfo
 from postroad.flows.steps import StepOptions
 
@@ -120,9 +120,10 @@ class SyncStepCaller(StepOptions):
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
         name: str | None = None,
+        limit: StepLimit | None = None,
     ) -> SyncStepCaller:
         """Return a caller with options: see `StepCaller.with_options`."""
-        return SyncStepCaller(retry, timeout, name, is_read=self.is_read)
+        return SyncStepCaller(retry, timeout, name, limit, is_read=self.is_read)
 
 
 class SyncFlowContext:

@@ -33,6 +33,7 @@ from postroad.flows.engine.step_functions import (
     await_step_result,
     is_thread_only,
 )
+from postroad.flows.engine.step_limits import StepLimiters
 from postroad.flows.machine.commands import FlowCommand, RunStep
 from postroad.flows.machine.events import StepCompleted, StepFailed
 from postroad.flows.machine.failure_policy import step_retry_delay_s
@@ -62,6 +63,7 @@ class StepExecutor:
         self._engine = engine
         self._functions = StepFunctions(engine.store, engine.config.step_threads)
         self._loop = asyncio.get_running_loop()
+        self._limiters = StepLimiters()
         self._tasks: dict[int, dict[Position, asyncio.Future[Any]]] = {}
         # Steps that wait for `resume`, and flows whose steps do not wait.
         self._paused_starts: dict[int, dict[Position, Callable[[], None]]] = {}
@@ -223,7 +225,8 @@ class StepExecutor:
             try:
                 if rejection is not None:
                     raise rejection.error
-                await self._attempt(id, step, state, early_result)
+                async with self._limiters.slot(step.limit):
+                    await self._attempt(id, step, state, early_result)
                 return
             except asyncio.CancelledError:
                 task = asyncio.current_task()

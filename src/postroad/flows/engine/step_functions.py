@@ -121,7 +121,8 @@ class StepFunctions:
 def is_thread_only(step: RunStep) -> bool:
     """Whether a function is called in a thread without injections."""
     try:
-        return step_signature(step.function).is_plain and step.timeout_s is None
+        is_unlimited = step.timeout_s is None and step.limit is None
+        return is_unlimited and step_signature(step.function).is_plain
     except UsageError:
         # The executor reports such errors.
         return False

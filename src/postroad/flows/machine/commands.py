@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 import msgspec
 
 from postroad.core import RetryPolicy
-from postroad.core.errors import UsageError
+from postroad.core.errors import ConfigError, UsageError
+from postroad.core.limits import check_positive
 from postroad.flows.machine import values
-from postroad.flows.machine.history import CommandKind, HistoryEntry, Position, command_label
-from postroad.flows.machine.requests import (
-    GENERATED_ID_PREFIX,
-    CancelRequest,
-    ChildOutcome,
-    FlowRequest,
-    StartRequest,
-    child_signal,
-)
-from postroad.flows.machine.state import FlowState, format_flow_id
+from postroad.flows.machine.history import CommandKind, Position, command_label
 from postroad.flows.sessions.session import PeerFlowInfo, SessionEndpoint
 
 
@@ -252,95 +243,28 @@ class RecordPatch(FlowCommand):
     is_immediate = True
 
 
-class RequestCommand(FlowCommand):
-    """A request to another flow of this node, sent with the commit that records it."""
+class StepLimit(msgspec.Struct, frozen=True):
+    """A limit that steps of all flows of a node share, such as that of a service they call.
 
-    __slots__ = ("size",)
-    is_immediate = True
+        stripe = StepLimit("stripe", concurrency=4, per_second=25)
+        await ctx.step.with_options(limit=stripe)(charge, order)
 
-    def __init__(self, name: str, digest: bytes, size: int) -> None:
-        super().__init__(name, digest)
-        self.size = size
-
-    @abstractmethod
-    def make_request(self, parent: FlowState) -> FlowRequest:
-        """Return what is sent."""
-
-    def check_size(self, payload_max: int) -> None:
-        """Raise UsageError if it takes more bytes than `payload_max`."""
-        if self.size > payload_max:
-            raise UsageError(
-                f"cannot {self.kind} flow {self.name} with {self.size} bytes: the limit is "
-                f"{payload_max}; raise message_bytes_max, or pass a reference"
-            )
-
-
-class StartFlow(RequestCommand):
-    """Start another flow.
-
-    Attributes:
-        is_child: whether its end is told to the flow that starts it.
+    A step waits for its turn before each attempt, without a thread or a transaction.
     """
 
-    __slots__ = ("arguments", "client_id", "is_child")
-    kind = CommandKind.START
+    name: str
+    """Steps with limits of one name share it."""
+    concurrency: int | None = None
+    """Attempts that may run at the same time."""
+    per_second: float | None = None
+    """Attempts that may begin per second."""
+    burst: int = 1
+    """Attempts that may begin at once after a pause."""
 
-    def __init__(self, name: str, digest: bytes, arguments: bytes, *, is_child: bool) -> None:
-        super().__init__(name, digest, len(arguments))
-        self.arguments = arguments
-        self.is_child = is_child
-
-    def make_request(self, parent: FlowState) -> StartRequest:
-        place = ".".join(map(str, self.position))
-        id = format_flow_id(parent.id)
-        client_id = f"{GENERATED_ID_PREFIX}{id}.{parent.run_number}.{place}"
-        return StartRequest(client_id, self.name, self.arguments, id if self.is_child else "")
-
-    def decode_result(self, value: bytes | None) -> str:
-        assert value is not None
-        started: StartedFlow = values.decode_value(value, StartedFlow)
-        return started.client_id
-
-
-class StartedFlow(msgspec.Struct, frozen=True, array_like=True):
-    """What is recorded of the start of a flow."""
-
-    client_id: str
-    is_child: bool
-
-
-def update_children(children: dict[str, str], entry: HistoryEntry) -> None:
-    """Add the child that an entry started, or remove the one whose end was waited for."""
-    if entry.kind is CommandKind.START and entry.value is not None:
-        started = values.decode_value(entry.value, StartedFlow)
-        if started.is_child:
-            children[child_signal(started.client_id)] = started.client_id
-    elif entry.kind is CommandKind.SIGNAL and entry.value is not None:
-        children.pop(entry.name, None)
-
-
-class CancelFlow(RequestCommand):
-    """Cancel another flow."""
-
-    __slots__ = ("client_id", "reason")
-    kind = CommandKind.CANCEL
-
-    def __init__(self, client_id: str, reason: str) -> None:
-        super().__init__(client_id, b"", len(reason))
-        self.client_id = client_id
-        self.reason = reason
-
-    def make_request(self, parent: FlowState) -> CancelRequest:
-        return CancelRequest(self.client_id, self.reason)
-
-
-class WaitForChild(WaitForSignal):
-    """Wait for the end of a child."""
-
-    __slots__ = ()
-
-    def __init__(self, child: str, deadline_ms: int | None = None) -> None:
-        super().__init__(child_signal(child), ChildOutcome, deadline_ms)
+    def __post_init__(self) -> None:
+        if self.concurrency is None and self.per_second is None:
+            raise ConfigError(f"step limit {self.name!r} needs `concurrency` or `per_second`")
+        check_positive(self)
 
 
 class RunStep(FlowCommand):
@@ -350,7 +274,7 @@ class RunStep(FlowCommand):
         is_read: whether it only reads, so that its entry may join the next commit.
     """
 
-    __slots__ = ("args", "function", "is_read", "kwargs", "retry", "timeout_s", "type")
+    __slots__ = ("args", "function", "is_read", "kwargs", "limit", "retry", "timeout_s", "type")
     kind = CommandKind.STEP
     is_local_work = True
 
@@ -363,6 +287,7 @@ class RunStep(FlowCommand):
         name: str,
         retry: RetryPolicy | None,
         timeout_s: float | None,
+        limit: StepLimit | None = None,
         is_read: bool = False,
     ) -> None:
         super().__init__(name, values.digest_arguments(args, kwargs))
@@ -372,6 +297,7 @@ class RunStep(FlowCommand):
         self.kwargs = kwargs
         self.retry = retry
         self.timeout_s = timeout_s
+        self.limit = limit
         self.type = values.result_type(function)
 
     def decode_result(self, value: bytes | None) -> Any:

@@ -25,7 +25,12 @@ from postroad.flows.machine.failure_policy import (
 )
 from postroad.flows.machine.history import CommandKind, HistoryEntry, Position
 from postroad.flows.machine.replay import ReplayMismatch
-from postroad.flows.machine.requests import CancelRequest, ChildEnded, ChildOutcome
+from postroad.flows.machine.requests import (
+    CancelRequest,
+    ChildEnded,
+    ChildOutcome,
+    update_children,
+)
 from postroad.flows.machine.state import FlowFailure, FlowState, format_flow_id
 from postroad.flows.machine.status import FlowEffect, FlowStatus, FlowTrigger, apply_trigger
 from postroad.flows.sessions.flow_sessions import FlowSessions
@@ -89,7 +94,7 @@ class FlowLifecycle(ABC):
         # Children whose end was not waited for: their client ids, by the signal that tells of it.
         self.children: dict[str, str] = {}
         for entry in entries:
-            commands.update_children(self.children, entry)
+            update_children(self.children, entry)
         self._bytes = sum([len(entry.value) for entry in entries if entry.value]) if entries else 0
         # Time as the code sees it: that of the last command that completed.
         self.now_ms = state.run_started_ms or state.started_ms

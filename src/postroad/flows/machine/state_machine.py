@@ -54,7 +54,13 @@ from postroad.flows.machine.events import (
 from postroad.flows.machine.history import HistoryEntry, Position
 from postroad.flows.machine.lifecycle import FlowLifecycle
 from postroad.flows.machine.replay import ReplayCursor, ReplayMismatch, recorded_result, replay
-from postroad.flows.machine.requests import StartRequest
+from postroad.flows.machine.requests import (
+    RequestCommand,
+    StartedFlow,
+    StartFlow,
+    StartRequest,
+    update_children,
+)
 from postroad.flows.machine.state import FlowState
 from postroad.flows.machine.status import FlowStatus, FlowTrigger
 from postroad.flows.sessions.flow_sessions import FlowSessions, SessionClosedResult
@@ -286,7 +292,7 @@ class FlowStateMachine(FlowLifecycle):
     def _execute(self, command: FlowCommand) -> CommandResult:
         """Execute and record an immediate command."""
         try:
-            if isinstance(command, commands.RequestCommand):
+            if isinstance(command, RequestCommand):
                 command.check_size(self.payload_max)
                 return self._execute_request(command)
             if isinstance(command, commands.SessionCommand):
@@ -298,14 +304,14 @@ class FlowStateMachine(FlowLifecycle):
         self._record(command)
         return CommandResult(True) if isinstance(command, commands.RecordPatch) else EMPTY_RESULT
 
-    def _execute_request(self, command: commands.RequestCommand) -> CommandResult:
+    def _execute_request(self, command: RequestCommand) -> CommandResult:
         request = command.make_request(self.state)
         self._transition.requests.append(request)
-        if not isinstance(command, commands.StartFlow):
+        if not isinstance(command, StartFlow):
             self._record(command)
             return EMPTY_RESULT
         assert isinstance(request, StartRequest)
-        started = commands.StartedFlow(request.client_id, command.is_child)
+        started = StartedFlow(request.client_id, command.is_child)
         self._record(command, values.encode_value(started, "a started flow"))
         return CommandResult(request.client_id)
 
@@ -422,7 +428,7 @@ class FlowStateMachine(FlowLifecycle):
             peers=tuple([sessions[number].peer for number in numbers]) if numbers else (),
         )
         self._transition.entries.append(entry)
-        commands.update_children(self.children, entry)
+        update_children(self.children, entry)
         self._is_all_read &= isinstance(command, commands.RunStep) and command.is_read
         self.steps += 1
         if value is not None:
