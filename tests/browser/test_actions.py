@@ -247,6 +247,18 @@ async def test_a_parked_flow_is_found_retried_and_killed(
     await expect(dashboard.button("flow.kill")).to_be_disabled()
 
 
+async def test_a_flow_is_cancelled_where_it_waits(dashboard: Dashboard, alpha: RunningNode) -> None:
+    id = await alpha.begin("approve", order=order("stove"))
+    await dashboard.enter(f"/flows/{id}")
+    await dashboard.expect_text(".facts", "waiting for somebody")
+    await dashboard.press("flow.cancel")
+    await dashboard.field("Reason").fill("too heavy")
+    await dashboard.confirm("Cancel 1 flow")
+    await dashboard.expect_text(".facts", "failed")
+    await dashboard.expect_text(".panel .wrong", "FlowCancelledError: too heavy")
+    await expect(dashboard.button("flow.cancel")).to_be_disabled()
+
+
 async def test_a_schedule_is_paused_resumed_and_run(
     dashboard: Dashboard, alpha: RunningNode
 ) -> None:

@@ -58,6 +58,7 @@ UNSEEN = {
     "EmitView.is_durable": "they have just said so themselves",
     "EmitView.is_broadcast": "likewise",
     "FlowCountView.statuses": "they are in the overview",
+    "HistoryStep.entry": "for `postroad flow export`",
     "ResultView.encoded": "for programs",
     "TroubleView.part": "the way there leads to it",
 }

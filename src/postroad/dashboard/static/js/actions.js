@@ -52,6 +52,7 @@ export const ACTIONS = {
   "flow.pause": change("flows", "Pause", "id"),
   "flow.pause-schedule": change("flows", "Pause", "name"),
   "flow.query": read("id", "name"),
+  "flow.record": read("id"),
   "flow.result": read("id"),
   "flow.resume": change("flows", "Resume", "id"),
   "flow.resume-schedule": change("flows", "Resume", "name"),
