@@ -13,7 +13,6 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from postroad.admin.errors import NotFound
 from postroad.core.errors import ConfigError, PostroadError, UsageError
 from postroad.flows import FlowNotFoundError
 from postroad.flows.definition import FlowRegistry
@@ -82,7 +81,7 @@ def export_histories(
         for id in ids:
             try:
                 flow = _read_flow(do, id)
-            except (FlowNotFoundError, NotFound, UsageError) as error:
+            except (FlowNotFoundError, UsageError) as error:
                 skip(str(error))
                 continue
             add(flow)
