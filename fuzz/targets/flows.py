@@ -8,9 +8,10 @@ from functools import partial
 import msgspec
 
 from fuzz.target import Target, prefixes, require
-from postroad.core.errors import Reject
+from postroad.core.errors import ConfigError, Reject
 from postroad.durable.arrivals import ExternalMessage, decode_arrival
 from postroad.flows.inbox.requests import decode_request
+from postroad.flows.machine.attributes import parse_conditions
 from postroad.flows.machine.history import (
     CommandKind,
     HistoryEntry,
@@ -136,6 +137,16 @@ def _encode_record(record: object) -> bytes:
     return encode_history_entry(record)
 
 
+def check_condition(data: bytes) -> None:
+    """Any text is a condition or refused; what is read can be compared with anything."""
+    try:
+        conditions = parse_conditions([data.decode(errors="replace")])
+    except ConfigError:
+        return
+    for value in ("ann", 5, 1.5, True):
+        all(condition.matches({"customer": value}) for condition in conditions)
+
+
 TARGETS = [
     Target("flows-letter", check_letter, [encode_session_envelope(it) for it in _LETTERS]),
     Target(
@@ -157,6 +168,11 @@ TARGETS = [
             (msgspec.DecodeError, UnicodeDecodeError, RecursionError),
         ),
         [msgspec.msgpack.encode(it) for it in _ARRIVALS],
+    ),
+    Target(
+        "flows-condition",
+        check_condition,
+        [b"customer=ann", b"customer>=5", b"customer != null", "größe<1.5".encode(), b"a=[1]"],
     ),
     Target(
         "flows-record",

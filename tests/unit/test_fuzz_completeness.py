@@ -33,6 +33,7 @@ DECODERS = {
 # Whose bytes are not others', by module or function.
 OWN = {
     "admin.cards": "files of this user, in a directory of mode 0700",
+    "admin.histories": "answers of the user's own node, which JSON has read already",
     "admin.job_queues": "answers of the user's own node, which JSON has read already",
     "admin.operations.flows._check_arguments": "values that were read already",
     "admin.pipeline._to_dead": "the node's own store",
@@ -53,6 +54,7 @@ OWN = {
     "durable.store": "the node's own store",
     "flows.definition": "arguments of the application's own functions",
     "flows.engine.tables": "the node's own store",
+    "flows.history_files": "files that a person names; tests damage them in every way",
     "flows.machine.values": "caught whatever it raises, by Machine._conclude_read",
     "node.consumers": "the application's own functions",
     "node.reading": "the node's configuration",

@@ -153,9 +153,7 @@ class CellRunner:
             envelope = item.delivery.envelope
             if item.transaction is not None and envelope.id not in self._transactional:
                 continue  # Its transaction was abandoned.
-            budget_ms = envelope.handling_budget_ms
-            waited_s = self._dispatcher.loop.time() - item.arrived
-            if budget_ms is not None and waited_s > budget_ms / 1000:
+            if self._is_expired(item):
                 self._dispatcher.statistics.expired += 1
                 text = f"the message expired in the mailbox of cell {self.name}"
                 self._dispatcher.reject(envelope, MessageExpiredError, text)
@@ -209,6 +207,12 @@ class CellRunner:
             self._dispatcher.on_reply(envelope.id, failure)
         else:
             self._dispatcher.fail(envelope, error, self.name)
+
+    def _is_expired(self, item: _MailboxItem) -> bool:
+        budget_ms = item.delivery.envelope.handling_budget_ms
+        if budget_ms is None:
+            return False
+        return self._dispatcher.loop.time() - item.arrived > budget_ms / 1000
 
     def _invoke_by_content_type(self, message: CellMessage) -> Any:
         if message.content_type == PING:

@@ -86,16 +86,21 @@ class QueueReceiver(ABC):
 
     def look_up(self, entry: QueuedMessage, lookup: Coroutine[Any, Any, None]) -> None:
         """Dispatch a message in the background, after a read from the store."""
+
+        def on_done(task: asyncio.Task[None]) -> None:
+            self._lookups.discard(task)
+            if task.cancelled():
+                # Perhaps before it began.
+                lookup.close()
+                self.dispatcher.requeue(entry)
+
         task = asyncio.get_running_loop().create_task(self._run_lookup(entry, lookup))
         self._lookups.add(task)
-        task.add_done_callback(self._lookups.discard)
+        task.add_done_callback(on_done)
 
     async def _run_lookup(self, entry: QueuedMessage, lookup: Coroutine[Any, Any, None]) -> None:
         try:
             await lookup
-        except asyncio.CancelledError:
-            self.dispatcher.requeue(entry)
-            raise
         except Exception as error:
             self._fail(entry, error)
 

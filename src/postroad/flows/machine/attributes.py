@@ -122,7 +122,7 @@ def _parse_condition(text: str) -> Condition:
     name, sign, operand = match[1], match[2], match[3].strip()
     try:
         value = msgspec.json.decode(operand.encode("utf-8", "replace"))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         value = operand
     if isinstance(value, list | dict):
         value = operand
