@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
 
 from postroad.core.errors import Reject, StoreError
 from postroad.durable.consumers.dispatch_order import QueuedMessage
@@ -17,6 +18,8 @@ from postroad.durable.consumers.dispatcher import QueueDispatcher
 from postroad.flows.engine.engine import FlowEngine
 
 logger = logging.getLogger("postroad.flows")
+
+T = TypeVar("T")
 
 # This many messages are dispatched before the event loop continues.
 _MESSAGES_PER_TURN = 64
@@ -84,25 +87,27 @@ class QueueReceiver(ABC):
     def dispatch(self, entry: QueuedMessage) -> None:
         """Dispatch one message to its flow; raises Reject if it is invalid."""
 
-    def look_up(self, entry: QueuedMessage, lookup: Coroutine[Any, Any, None]) -> None:
+    def look_up(
+        self, entry: QueuedMessage, handle: Callable[[QueuedMessage, T], Awaitable[None]], body: T
+    ) -> None:
         """Dispatch a message in the background, after a read from the store."""
-
-        def on_done(task: asyncio.Task[None]) -> None:
-            self._lookups.discard(task)
-            if task.cancelled():
-                # Perhaps before it began.
-                lookup.close()
-                self.dispatcher.requeue(entry)
-
-        task = asyncio.get_running_loop().create_task(self._run_lookup(entry, lookup))
+        task = asyncio.get_running_loop().create_task(self._run_lookup(entry, handle, body))
         self._lookups.add(task)
-        task.add_done_callback(on_done)
+        task.add_done_callback(partial(self._on_looked_up, entry))
 
-    async def _run_lookup(self, entry: QueuedMessage, lookup: Coroutine[Any, Any, None]) -> None:
+    async def _run_lookup(
+        self, entry: QueuedMessage, handle: Callable[[QueuedMessage, T], Awaitable[None]], body: T
+    ) -> None:
         try:
-            await lookup
+            await handle(entry, body)
         except Exception as error:
             self._fail(entry, error)
+
+    def _on_looked_up(self, entry: QueuedMessage, task: asyncio.Task[None]) -> None:
+        self._lookups.discard(task)
+        if task.cancelled():
+            # Perhaps before it began.
+            self.dispatcher.requeue(entry)
 
     def _fail(self, entry: QueuedMessage, error: Exception) -> None:
         if not isinstance(error, Reject | StoreError):

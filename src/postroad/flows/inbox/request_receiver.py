@@ -42,13 +42,13 @@ class RequestReceiver(QueueReceiver):
         request = decode_request(entry.message.body)
         match request:
             case StartRequest():
-                self.look_up(entry, self._start(entry, request))
+                self.look_up(entry, self._start, request)
             case SignalRequest():
-                self.look_up(entry, self._signal(entry, request))
+                self.look_up(entry, self._signal, request)
             case CancelRequest():
-                self.look_up(entry, self._cancel(entry, request))
+                self.look_up(entry, self._cancel, request)
             case ChildEnded():
-                self.look_up(entry, self._on_child_ended(entry, request))
+                self.look_up(entry, self._on_child_ended, request)
 
     async def _start(self, entry: QueuedMessage, request: StartRequest) -> None:
         try:

@@ -68,7 +68,7 @@ class SessionReceiver(QueueReceiver):
         elif isinstance(envelope.messages[0], SessionInit):
             self._start_responder(entry, envelope, envelope.messages[0])
         else:
-            self.look_up(entry, self._find_responder(entry, envelope))
+            self.look_up(entry, self._find_responder, envelope)
 
     async def _find_responder(self, entry: QueuedMessage, envelope: SessionEnvelope) -> None:
         """Find the flow that responds to a session, if it is not in memory."""
