@@ -82,7 +82,7 @@ def shared_core_section(settings: Settings) -> Section:
             _contender(POSTROAD, ours, job),
             _contender(BARE, bare, job),
         ],
-        comparisons=[Comparison(case, POSTROAD, BARE, goal=1.5, at_most=True)],
+        comparisons=[Comparison(case, POSTROAD, BARE, goal=1.4, at_most=True)],
     )
 
 
