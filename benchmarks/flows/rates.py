@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from benchmarks.harness import Settings
 
 AT_ONCE = 64
-# How many times as fast as each way of DBOS, and so as its best.
 WARMUP_S = 1.0
 # Some workflows of DBOS take seconds when many run: longer samples, fewer of them.
 MANY_LONGER = 2.0
@@ -22,8 +21,9 @@ MANY_ROUNDS_MAX = 3
 
 LOCAL, PAIR = "postroad, three local steps", "postroad, ping-pong"
 PLAIN, READS = "postroad, three steps of a `def`", "postroad, three local reads"
-# A plain function may cost so much more than a coroutine, and reads must cost less than steps.
+# How many times as fast as each way of DBOS, and so as its best.
 GOALS = {LOCAL: 5.0, PAIR: 3.5}
+# A plain function may cost so much more than a coroutine, and reads must cost less than steps.
 PLAIN_GOAL, READS_GOAL = 0.8, 1.2
 # Its name in the table -> the way and the journal.
 DBOS_ONE = {
