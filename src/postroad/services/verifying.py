@@ -15,6 +15,8 @@ SETTLE_S = 0.05
 """Between the two pings that a node must answer: a goodbye and an answer may cross on the way, and
 so may an answer and the INFO before it."""
 _ATTEMPTS = 4
+# Timers of some loops are early by a part of a millisecond.
+_EARLY_S = 0.001
 
 
 class Verifying:
@@ -71,32 +73,37 @@ class Verifying:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._timeout_s
         was_linked = self._is_linked(node_id)
-        if await self._is_there(node_id):
+        if await self._is_there(node_id, ends_at):
             self._answered(node_id, was_linked and self._is_linked(node_id))
             await asyncio.sleep(min(RESTART_S, self._timeout_s))
             self._expired()
-        await asyncio.sleep(ends_at - loop.time())
+        await asyncio.sleep(max(ends_at - loop.time(), 0.0) + _EARLY_S)
         self._expired()
 
-    async def _is_there(self, node_id: str) -> bool:
+    async def _is_there(self, node_id: str, ends_at: float) -> bool:
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._ping(node_id)
-                await asyncio.sleep(SETTLE_S)
-                await self._ping(node_id)
-        except (TimeoutError, PostroadError):
+            if not await self._answers(node_id, ends_at):
+                return False
+            await asyncio.sleep(SETTLE_S)
+            return await self._answers(node_id, ends_at)
+        except PostroadError:
             return False
-        return True
 
-    async def _ping(self, node_id: str) -> None:
-        """Wait for an answer; a ping may be lost on a way that loses packets."""
-        for attempt in range(_ATTEMPTS):
+    async def _answers(self, node_id: str, ends_at: float) -> bool:
+        """Wait for an answer; a ping may be lost on a way that loses packets.
+
+        Not within `asyncio.timeout`: if the last ping ends in the same moment, Python 3.11 and 3.12
+        cancel the task at its next wait.
+        """
+        loop = asyncio.get_running_loop()
+        while (left_s := ends_at - loop.time()) > 0:
+            attempt_s = min(self._timeout_s / _ATTEMPTS, left_s)
             try:
-                await self._pings.ping(node_id, self._new_id(), self._timeout_s / _ATTEMPTS)
-                return
+                await self._pings.ping(node_id, self._new_id(), attempt_s)
             except RequestTimeoutError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
+                continue
+            return True
+        return False
 
     def _end(self, node_id: str, done: asyncio.Task[None]) -> None:
         if self._running.get(node_id) is done:
