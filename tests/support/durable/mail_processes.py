@@ -84,7 +84,8 @@ class MailNode:
 
     def tell(self, *words: object) -> None:
         """Have it do something; in vain if it is dead by now."""
-        self.process.stdin.write(" ".join(map(str, words)).encode() + b"\n")
+        if not self.process.stdin.is_closing():
+            self.process.stdin.write(" ".join(map(str, words)).encode() + b"\n")
 
     def meet(self, *peers: MailNode) -> None:
         """Tell it where others are."""
