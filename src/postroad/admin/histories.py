@@ -107,7 +107,9 @@ def _read_flow(do: Do, id: str) -> ExportedFlow:
                 state=first.state,
             )
             return ExportedFlow(header, steps)
-    raise UsageError(f"flow {id} continues as new faster than it can be read; pause it, then retry")
+    raise UsageError(
+        f"flow {id} continues as new more often than its history can be read; pause it, then retry"
+    )
 
 
 def _read_page(do: Do, id: str, first: int) -> FlowRecordView:
@@ -155,7 +157,7 @@ def _create(path: Path) -> Iterator[BinaryIO]:
     """Open a file that takes the place of an older one when it is complete."""
     part = path.with_name(f"{path.name}.part")
     try:
-        # What flows were given and did is for nobody else.
+        # Only the owner may read what flows were given and did.
         with open(part, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             yield file
         part.replace(path)
@@ -199,10 +201,10 @@ def _find_files(names: Iterable[str]) -> Iterator[str]:
         if name == STDIO or not Path(name).is_dir():
             yield name
             continue
-        found = sorted(str(path) for path in Path(name).glob(f"*{ENDING}"))
-        if not found:
+        files = sorted(str(path) for path in Path(name).glob(f"*{ENDING}"))
+        if not files:
             raise ConfigError(f"directory {name} has no files *{ENDING} of `postroad flow export`")
-        yield from found
+        yield from files
 
 
 @contextmanager

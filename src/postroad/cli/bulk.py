@@ -1,4 +1,4 @@
-"""One operation on many things, one after the other: what fails is told, and the rest goes on."""
+"""One operation on many things, one after the other: failures are reported, the rest goes on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .screen import progress_bar, visible
 from .values import tell_count
 
 _SHOWN = 10
-# The next ones would fail of them, too.
+# The remaining calls would fail for the same reason.
 _FATAL = (MessagingError, StoreError, PermissionError)
 
 
@@ -29,10 +29,10 @@ def do_each(
 ) -> int:  # fmt: skip
     """Do something to each of several things, and return the exit code.
 
-    Ctrl-C ends it behind the one that is being done, and a second one at once.
+    Ctrl-C ends it after the current one, a second Ctrl-C at once.
 
     Raises:
-        PostroadError: nothing more can be done, for instance because nobody answers.
+        PostroadError: no more calls can succeed, for instance because the node is away.
     """
     failures: list[PostroadError] = []
     count = 0
@@ -43,7 +43,7 @@ def do_each(
             try:
                 on_result(do(id))
             except _FATAL:
-                click.echo(f"postroad: {_tell_done(count, failures, ids, noun)}", err=True)
+                click.echo(f"postroad: {_summary(count, failures, ids, noun)}", err=True)
                 raise
             except PostroadError as error:
                 if len(failures) < _SHOWN:
@@ -52,10 +52,10 @@ def do_each(
             count += 1
             show(count)
     if is_interrupted():
-        click.echo(f"postroad: {_tell_done(count, failures, ids, noun)}", err=True)
+        click.echo(f"postroad: {_summary(count, failures, ids, noun)}", err=True)
         return EXIT_INTERRUPTED
     if failures:
-        click.echo(f"postroad: {_tell_done(count, failures, ids, noun)}", err=True)
+        click.echo(f"postroad: {_summary(count, failures, ids, noun)}", err=True)
         return code_of(failures[0])
     return EXIT_OK
 
@@ -71,17 +71,17 @@ def _name(id: str, noun: str, error: PostroadError) -> str:
     return text if id in text else f"{noun} {id}: {text}"
 
 
-def _tell_done(count: int, failures: Sequence[PostroadError], ids: Sequence[str], noun: str) -> str:
-    told = f"{count - len(failures):,} of {tell_count(len(ids), noun)} done"
+def _summary(count: int, failures: Sequence[PostroadError], ids: Sequence[str], noun: str) -> str:
+    summary = f"{count - len(failures):,} of {tell_count(len(ids), noun)} done"
     if failures:
-        told += f", {len(failures):,} failed"
+        summary += f", {len(failures):,} failed"
     left = len(ids) - count
-    return f"{told}, {left:,} not tried" if left else told
+    return f"{summary}, {left:,} not tried" if left else summary
 
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Make the first Ctrl-C only noted; yields a function that tells whether it was."""
+    """Let the first Ctrl-C only set a flag; yields a function that returns it."""
     is_interrupted = False
 
     def note(_number: int, _frame: FrameType | None) -> None:
@@ -91,7 +91,7 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
         is_interrupted = True
 
     if threading.current_thread() is not threading.main_thread():
-        # It gets no signals.
+        # Only the main thread gets signals.
         yield lambda: False
         return
     before = signal.signal(signal.SIGINT, note)

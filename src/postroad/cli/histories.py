@@ -38,7 +38,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 @click.option("--name", help="Only flows of this name.")
 @click.option(
     "--status",
-    type=click.Choice([it.value for it in FlowStatus]),
+    type=click.Choice([status.value for status in FlowStatus]),
     help="Only those of this status.",
 )
 @click.option("--where", multiple=True, help="Only those with this attribute, as 'amount>=5'.")
@@ -118,27 +118,30 @@ def verify(files: Sequence[str], app: str, junit: Path | None, as_json: bool) ->
         print_json(msgspec.to_builtins(reports))
     else:
         _tell(reports)
-    return EXIT_OK if all(it.result is ReplayResult.OK for it in reports) else EXIT_FAILED
+    return EXIT_OK if all(report.result is ReplayResult.OK for report in reports) else EXIT_FAILED
 
 
 def _tell(reports: Sequence[FlowReport]) -> None:
     alike: dict[tuple[ReplayResult, str, str], list[FlowReport]] = {}
-    for it in reports:
-        if it.result is not ReplayResult.OK:
-            alike.setdefault((it.result, it.name, it.detail), []).append(it)
-    for (result, _, detail), found in alike.items():
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        click.echo(visible(f"{result}: {found[0].label}{more}"))
+    for report in reports:
+        if report.result is not ReplayResult.OK:
+            alike.setdefault((report.result, report.name, report.detail), []).append(report)
+    for (result, _, detail), similar in alike.items():
+        more = f", and {len(similar) - 1} more" if len(similar) > 1 else ""
+        click.echo(visible(f"{result}: {similar[0].label}{more}"))
         click.echo(visible(f"  {detail}".replace("\n", "\n  ")))
-    counts = Counter(it.result.value for it in reports)
-    told = ", ".join(f"{counts[it]} {it.value}" for it in ReplayResult if counts[it])
-    click.echo(f"{tell_count(len(reports), 'flow')} verified" + (f": {told}." if told else "."))
+    counts = Counter(report.result.value for report in reports)
+    parts = [f"{counts[kind]} {kind.value}" for kind in ReplayResult if counts[kind]]
+    click.echo(
+        f"{tell_count(len(reports), 'flow')} verified"
+        + (f": {', '.join(parts)}." if parts else ".")
+    )
 
 
 def write_junit(path: Path, reports: Sequence[FlowReport]) -> None:
     """Write reports as a test suite, with a test for each flow."""
-    unreadable = sum(it.result is ReplayResult.UNREADABLE for it in reports)
-    failures = sum(it.result is not ReplayResult.OK for it in reports) - unreadable
+    unreadable = sum(report.result is ReplayResult.UNREADABLE for report in reports)
+    failures = sum(report.result is not ReplayResult.OK for report in reports) - unreadable
     suite = ElementTree.Element(
         "testsuite",
         name=_SUITE,
@@ -146,15 +149,17 @@ def write_junit(path: Path, reports: Sequence[FlowReport]) -> None:
         failures=str(failures),
         errors=str(unreadable),
     )
-    for it in reports:
+    for report in reports:
         case = ElementTree.SubElement(
-            suite, "testcase", classname=_plain(it.name or _SUITE), name=_plain(it.label)
+            suite, "testcase", classname=_plain(report.name or _SUITE), name=_plain(report.label)
         )
-        if it.result is not ReplayResult.OK:
-            kind = "error" if it.result is ReplayResult.UNREADABLE else "failure"
-            first, _, _ = it.detail.partition("\n")
-            told = ElementTree.SubElement(case, kind, type=it.result.value, message=_plain(first))
-            told.text = _plain(it.detail)
+        if report.result is not ReplayResult.OK:
+            kind = "error" if report.result is ReplayResult.UNREADABLE else "failure"
+            first, _, _ = report.detail.partition("\n")
+            problem = ElementTree.SubElement(
+                case, kind, type=report.result.value, message=_plain(first)
+            )
+            problem.text = _plain(report.detail)
     suites = ElementTree.Element("testsuites")
     suites.append(suite)
     try:

@@ -4,12 +4,8 @@ A step that ends is recorded by the next commit of its flow. If the process dies
 finds no entry for it, and it runs again with the same `StepId`: at least once. What it did with a
 `Transaction` is in the same commit as its record, so that is undone: exactly once.
 
-In one commit are the result of a step, its rows and its sends:
-`StepExecutor._attempt_transaction` (step_executor.py) opens a `StepTransaction` and runs the step
-in it; `FlowEngine.commit` (engine.py) makes one `FlowMutation` of history and sends, and finishes
-the transaction with it; `SavepointTransaction.apply_and_release` (durable/store/savepoints.py)
-calls `FlowMutation.apply` within the savepoint that the rows are in; `GroupCommitWriter._finish`
-(durable/store/writer.py) commits.
+Which functions put the result of a step, its rows and its sends into one commit: see
+flow_mutation.py.
 """
 
 from __future__ import annotations

@@ -283,6 +283,8 @@ class FlowLifecycle(ABC):
                 f"{self.payload_max}: raise message_bytes_max, or return a reference"
             )
             error = values.record_error(FlowError(text))
+        if error is not None:
+            error = values.shorten_error(error, self.payload_max)
         outcome = ChildOutcome(state.result if error is None else None, error)
         requests.append(ChildEnded(state.parent, state.client_id, outcome))
 

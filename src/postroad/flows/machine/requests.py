@@ -146,7 +146,7 @@ class CancelFlow(RequestCommand):
     kind = CommandKind.CANCEL
 
     def __init__(self, client_id: str, reason: str) -> None:
-        super().__init__(client_id, b"", len(reason))
+        super().__init__(client_id, b"", len(reason.encode()))
         self.client_id = client_id
         self.reason = reason
 

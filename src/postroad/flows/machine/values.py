@@ -149,6 +149,13 @@ class RecordedError(msgspec.Struct, frozen=True, array_like=True):
     """Its encoded arguments; None if they cannot be encoded."""
 
 
+def shorten_error(error: RecordedError, size: int) -> RecordedError:
+    """Return an error of at most about `size` bytes: without its arguments, or with less text."""
+    if 4 * len(error.text) + len(error.args or b"") <= size:
+        return error
+    return RecordedError(error.kind, error.text[: size // 4])
+
+
 def record_error(error: BaseException) -> RecordedError:
     """Return an error as it is recorded."""
     kind = type(error)
